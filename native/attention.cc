@@ -1,0 +1,66 @@
+#include "attention.h"
+
+#include <algorithm>
+
+#include "memory.h"
+
+namespace fusebert {
+namespace {
+
+constexpr int64_t kQueryRows = 48;  // scores of this many rows at a time
+
+void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence, int64_t head,
+                 const float* qkv, float* context, Arena& arena) {
+  const Gemm& gemm = shape.bf16 ? kernels.bf16 : kernels.f32;
+  const int64_t query_width = shape.heads * shape.key_size, value_width = shape.heads * shape.value_size;
+  const int64_t stride = 2 * query_width + value_width, count = static_cast<int64_t>(sequence.keys.size());
+  const float* queries = qkv + sequence.first * stride + head * shape.key_size;
+  const float* keys = queries + query_width;
+  const float* values = qkv + sequence.first * stride + 2 * query_width + head * shape.value_size;
+
+  auto* packed_keys = arena.take<uint8_t>(packed_elements(gemm, shape.key_size, count) * gemm.weight_bytes);
+  auto* packed_values = arena.take<uint8_t>(packed_elements(gemm, count, shape.value_size) * gemm.weight_bytes);
+  gemm.pack_keys(keys, stride, sequence.keys.data(), count, shape.key_size, packed_keys);
+  gemm.pack_values(values, stride, sequence.keys.data(), count, shape.value_size, packed_values);
+  const PackedWeights key_weights{packed_keys, shape.key_size, count, nullptr, nullptr};
+  const PackedWeights value_weights{packed_values, count, shape.value_size, nullptr, nullptr};
+
+  const int64_t block = std::min(kQueryRows, sequence.rows);
+  const int64_t widest = std::max(round_up(shape.key_size, gemm.group), round_up(count, gemm.group));
+  auto* scores = arena.take<float>(block * count);
+  auto* prepared = arena.take<uint8_t>(block * widest * gemm.input_bytes);
+  // Rows of floats as the product wants them.
+  const auto as_inputs = [&](const float* rows, int64_t row_stride, int64_t number, int64_t width) -> InputRows {
+    if (gemm.input_bytes == 0) return {rows, row_stride, nullptr, nullptr};
+    gemm.prepare(rows, row_stride, number, width, {0, 0}, prepared, nullptr, nullptr);
+    return {prepared, round_up(width, gemm.group), nullptr, nullptr};
+  };
+
+  for (int64_t first = 0; first < sequence.rows; first += block) {
+    const int64_t rows = std::min(block, sequence.rows - first);
+    if (sequence.uniform) {
+      std::fill_n(scores, rows * count, 1.0f / static_cast<float>(count));
+    } else {
+      gemm.multiply(as_inputs(queries + first * stride, stride, rows, shape.key_size), rows, key_weights, 0,
+                    panels(gemm, count), {scores, count});
+      const float* bias =
+          sequence.bias ? sequence.bias + head * shape.bias_stride[1] + first * shape.bias_stride[2] : nullptr;
+      kernels.softmax(scores, count, rows, count, shape.scale, bias, shape.bias_stride[2], shape.bias_stride[3]);
+    }
+    float* out = context + (sequence.first + first) * value_width + head * shape.value_size;
+    gemm.multiply(as_inputs(scores, count, rows, count), rows, value_weights, 0, panels(gemm, shape.value_size),
+                  {out, value_width});
+  }
+}
+
+}  // namespace
+
+void attend(const Kernels& kernels, const AttentionShape& shape, const std::vector<Sequence>& sequences,
+            const float* qkv, float* context, const Pool::Turn& turn) {
+  turn.run(static_cast<int64_t>(sequences.size()) * shape.heads, [&](int64_t task, Arena& arena) {
+    attend_head(kernels, shape, sequences[static_cast<size_t>(task / shape.heads)], task % shape.heads, qkv, context,
+                arena);
+  });
+}
+
+}  // namespace fusebert

@@ -1,0 +1,28 @@
+// Attention of a ragged batch: each sequence and head by itself, scores never leaving the cache.
+#pragma once
+#include <vector>
+
+#include "kernels.h"
+#include "threads.h"
+
+namespace fusebert {
+
+struct Sequence {
+  int64_t first, rows;        // in the wave's buffers
+  std::vector<int64_t> keys;  // the rows that may be attended to, counted from `first`
+  bool uniform;               // no row is visible: attend to all of them equally
+  const float* bias;          // of this sequence, or null
+};
+
+struct AttentionShape {
+  int64_t heads, key_size, value_size;
+  float scale;
+  bool bf16;
+  int64_t bias_stride[4];
+};
+
+// queries, keys and values lie side by side in rows of qkv; context is [rows, heads * value_size].
+void attend(const Kernels& kernels, const AttentionShape& shape, const std::vector<Sequence>& sequences,
+            const float* qkv, float* context, const Pool::Turn& turn);
+
+}  // namespace fusebert

@@ -1,0 +1,57 @@
+// The seam between the encoder's steps and the kernels: weights packed once, products with their epilogues behind them.
+//
+// A Product is y = finish(activation(x Wᵀ + b) + residual). Rows are split over the threads in blocks that stay in
+// cache from the preparation of the inputs to the last epilogue; when rows are few, columns are split instead.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+
+#include "kernels.h"
+#include "memory.h"
+#include "threads.h"
+
+namespace fusebert {
+
+// Where a product's rows come from and go to.
+struct Rows {
+  const float* in;
+  int64_t in_stride;
+  int64_t count;
+  Epilogue epilogue;  // bias is the product's own and set by it
+};
+
+class Product {
+ public:
+  // Packs the parts side by side as one product (query, key and value share their input). `name` is for error messages.
+  Product(const Kernels& kernels, std::span<const fb_linear> parts, const fb_plan& plan, const std::string& name,
+          const Pool::Turn& turn);
+
+  int64_t inputs() const { return inputs_; }
+  int64_t outputs() const { return outputs_; }
+  int64_t bytes() const;
+
+  // Runs all rows, then finish(first_row, rows) on rows that are complete.
+  void run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish = {}) const;
+
+ private:
+  void multiply(const Rows& rows, int64_t first_row, int64_t count, int64_t first_panel, int64_t last_panel,
+                Arena& arena) const;
+
+  const Gemm* gemm_;
+  int64_t inputs_ = 0, outputs_ = 0;
+  Range range_{0, 0};
+  bool quantized_ = false;
+  Array<uint8_t> weights_;
+  Array<float> bias_, scale_;
+  Array<int32_t> sum_;
+};
+
+// Reads one row of a matrix of any type as floats.
+void read_row(const fb_matrix& matrix, int64_t row, float* to);
+// Throws Invalid unless the matrix has data, a known type, positive sizes, and scales where they are needed.
+void check_matrix(const fb_matrix& matrix, const std::string& name);
+// Throws Invalid at a value that is not finite.
+void check_finite(const float* values, int64_t count, const std::string& name);
+
+}  // namespace fusebert

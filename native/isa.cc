@@ -1,0 +1,73 @@
+// Chooses the instruction set at run time.
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "error.h"
+#include "kernels.h"
+
+namespace fusebert {
+
+#define FB_DECLARE(isa)       \
+  namespace isa {             \
+  extern const Kernels table; \
+  }
+#if defined(__x86_64__)
+FB_DECLARE(avx512_bf16)
+FB_DECLARE(avx512_vnni)
+FB_DECLARE(avx512)
+FB_DECLARE(avx2)
+#endif
+FB_DECLARE(plain)
+
+namespace {
+
+struct Candidate {
+  const Kernels* table;
+  bool supported;
+};
+
+const Candidate* candidates() {
+#if defined(__x86_64__)
+  static const Candidate list[] = {
+      {&avx512_bf16::table, __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+                                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                                __builtin_cpu_supports("avx512vl")},
+      {&avx512_vnni::table, __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+                                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
+      {&avx512::table,
+       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
+      {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+      {&plain::table, true},
+      {nullptr, false}};
+#else
+  static const Candidate list[] = {{&plain::table, true}, {nullptr, false}};
+#endif
+  return list;
+}
+
+}  // namespace
+
+const Kernels* supported_kernels(int index) {
+  for (const Candidate* c = candidates(); c->table; ++c)
+    if (c->supported && index-- == 0) return c->table;
+  return nullptr;
+}
+
+const Kernels& kernels() {
+  const char* wanted = std::getenv("FUSEBERT_ISA");
+  if (!wanted || !*wanted) return *supported_kernels(0);
+  std::string names;
+  for (const Candidate* c = candidates(); c->table; ++c) {
+    if (std::strcmp(c->table->name, wanted) == 0) {
+      if (!c->supported)
+        throw Invalid("FUSEBERT_ISA=%s: this machine has no such instructions; its best is %s", wanted,
+                      supported_kernels(0)->name);
+      return *c->table;
+    }
+    names += (names.empty() ? "" : ", ") + std::string(c->table->name);
+  }
+  throw Invalid("FUSEBERT_ISA=%.40s is unknown; use one of %s", wanted, names.c_str());
+}
+
+}  // namespace fusebert

@@ -1,0 +1,86 @@
+// What an instruction set provides: one table of functions per ISA, all made from the sources in kernels/.
+//
+// Packed weights and prepared input rows have a geometry of their own per ISA and precision; only the functions of one
+// table may be mixed. Nothing here allocates or knows threads.
+#pragma once
+#include <cstdint>
+
+#include "fusebert.h"
+
+namespace fusebert {
+
+// Input rows in the form a product reads.
+struct InputRows {
+  const void* data;
+  int64_t stride;      // elements from row to row
+  const float* scale;  // int8 only: value = scale[row] * (data - zero[row])
+  const int32_t* zero;
+};
+
+// Weights in panels of `Gemm::panel` columns; a panel holds groups of `Gemm::group` inputs for each of its columns in
+// turn. The last panel is as narrow as whole vectors allow. Arrays per column are padded to whole vectors.
+struct PackedWeights {
+  const void* data;
+  int64_t inputs, outputs;
+  const float* scale;  // int8 only, per column
+  const int32_t* sum;  // int8 only: sum of the column's weights
+};
+
+// What happens to a finished tile while it is in registers: out = activation(product + bias) + residual.
+struct Epilogue {
+  float* out;
+  int64_t out_stride;
+  const float* bias = nullptr;  // padded to whole vectors
+  int32_t activation = FB_IDENTITY;
+  const float* residual = nullptr;
+  int64_t residual_stride = 0;
+};
+
+// A fixed input range (low < high), or low = high: a range per row.
+struct Range {
+  float low, high;
+};
+
+// The products of one precision on one ISA.
+struct Gemm {
+  int group, panel, vector, tile_rows;
+  int input_bytes, weight_bytes;  // input_bytes 0: rows are read as they are, prepare is not needed
+  // Rows of floats -> the form that multiply reads; `data` has room for rows * padded(inputs) elements.
+  void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, Range range, void* data,
+                  float* scale, int32_t* zero);
+  // Rows x panels [first, last) of the weights, through the epilogue.
+  void (*multiply)(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
+                   const Epilogue& epilogue);
+  // Packs, as weights, the transpose of (keys) or directly (values) the listed rows of a float matrix.
+  void (*pack_keys)(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width,
+                    void* packed);
+  void (*pack_values)(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width,
+                      void* packed);
+};
+
+struct Kernels {
+  const char* name;
+  Gemm f32, bf16, s8;
+  // In place, per row: softmax(scores * scale + bias). A row that sees nothing becomes uniform.
+  void (*softmax)(float* scores, int64_t stride, int64_t rows, int64_t keys, float scale, const float* bias,
+                  int64_t bias_row_stride, int64_t bias_key_stride);
+  // out = LayerNorm(in); gain and bias may be null; in and out may be the same.
+  void (*layer_norm)(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
+                     const fb_norm& norm);
+  // Quantises one row of weights to [-127, 127] with the scale of least squared error; returns the scale.
+  float (*quantize_weights)(const float* row, int64_t width, int8_t* values);
+};
+
+// Static, not merely inline: each ISA must keep its own copy.
+static inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+static inline int64_t panels(const Gemm& gemm, int64_t outputs) { return (outputs + gemm.panel - 1) / gemm.panel; }
+static inline int64_t packed_elements(const Gemm& gemm, int64_t inputs, int64_t outputs) {
+  return round_up(inputs, gemm.group) * round_up(outputs, gemm.vector);
+}
+
+// The table of FUSEBERT_ISA, or the best that this machine can run; throws Invalid for an unknown or unsupported name.
+const Kernels& kernels();
+// By index, best first: the tables this machine can run; null after the last.
+const Kernels* supported_kernels(int index);
+
+}  // namespace fusebert

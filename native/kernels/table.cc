@@ -1,0 +1,28 @@
+// Compiled once per instruction set (see CMakeLists.txt): the table of that set's functions.
+#include "pointwise.h"
+#include "products.h"
+
+namespace fusebert::FB_ISA {
+
+#define FB_TEXT_(x) #x
+#define FB_TEXT(x) FB_TEXT_(x)
+
+template <class P>
+constexpr Gemm gemm(int input_bytes, decltype(Gemm::prepare) prepare, decltype(Gemm::pack_keys) keys,
+                    decltype(Gemm::pack_values) values) {
+  return {P::kGroup, kPanel,       kLanes, kTileRows, input_bytes, sizeof(typename P::Weight),
+          prepare,   &multiply<P>, keys,   values};
+}
+
+extern const Kernels table;
+const Kernels table = {
+    FB_TEXT(FB_ISA_NAME),
+    gemm<F32>(0, nullptr, &pack_keys<F32>, &pack_values<F32>),
+    gemm<Bf16>(sizeof(Bf16::Stored), &prepare_bf16, &pack_keys<Bf16>, &pack_values<Bf16>),
+    gemm<S8>(sizeof(S8::Stored), &prepare_s8, nullptr, nullptr),
+    &softmax,
+    &layer_norm,
+    &quantize_weights,
+};
+
+}  // namespace fusebert::FB_ISA
