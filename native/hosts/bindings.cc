@@ -164,7 +164,7 @@ struct Encoder {
     const fb_observer watch{observer ? &*observer : nullptr, [](void* user, int32_t layer, int32_t product,
                                                                 const float* data, int64_t n, int64_t width) {
                               nb::gil_scoped_acquire acquire;
-                              const ndarray<nb::numpy, const float, nb::ndim<2>> view(
+                              ndarray<nb::numpy, const float, nb::ndim<2>> view(
                                   data, {static_cast<size_t>(n), static_cast<size_t>(width)}, nb::none());
                               (*static_cast<nb::callable*>(user))(layer, product, view.cast(nb::rv_policy::copy));
                             }};

@@ -104,6 +104,27 @@ FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weight
   return __builtin_convertvector(exact, vf) * (load<vf>(weights.scale + column) * rows.scale[row]);
 }
 
+// The epilogue of a tile. Not unrolled into every tile: it would be most of the library's code.
+template <class P>
+[[gnu::noinline]] void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
+                              const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {
+  for (int v = 0; v < vectors; ++v) {
+    const int64_t at = column + v * kLanes, left = weights.outputs - at;
+    const vf bias = epilogue.bias ? load<vf>(epilogue.bias + at) : vf{};
+    for (int r = 0; r < height; ++r) {
+      vf y = activate(epilogue.activation, to_float(sums[r * vectors + v], rows, weights, row + r, at) + bias);
+      const float* residual =
+          epilogue.residual ? epilogue.residual + (row + r) * epilogue.residual_stride + at : nullptr;
+      float* out = epilogue.out + (row + r) * epilogue.out_stride + at;
+      if (left >= kLanes) {
+        store(out, residual ? y + load<vf>(residual) : y);
+      } else {
+        store_part(out, residual ? y + load_part(residual, left) : y, left);
+      }
+    }
+  }
+}
+
 template <class P, int Rows, int Vectors>
 void tile(const InputRows& rows, int64_t row, const PackedWeights& weights, const void* panel, int64_t column,
           const Epilogue& epilogue) {
@@ -123,23 +144,7 @@ void tile(const InputRows& rows, int64_t row, const PackedWeights& weights, cons
     }
     w += Vectors * kLanes * P::kGroup;
   }
-#pragma GCC unroll 8
-  for (int v = 0; v < Vectors; ++v) {
-    const int64_t at = column + v * kLanes, left = weights.outputs - at;
-    const vf bias = epilogue.bias ? load<vf>(epilogue.bias + at) : vf{};
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      vf y = activate(epilogue.activation, to_float(sums[r][v], rows, weights, row + r, at) + bias);
-      const float* residual =
-          epilogue.residual ? epilogue.residual + (row + r) * epilogue.residual_stride + at : nullptr;
-      float* out = epilogue.out + (row + r) * epilogue.out_stride + at;
-      if (left >= kLanes) {
-        store(out, residual ? y + load<vf>(residual) : y);
-      } else {
-        store_part(out, residual ? y + load_part(residual, left) : y, left);
-      }
-    }
-  }
+  finish<P>(&sums[0][0], Rows, Vectors, rows, row, weights, column, epilogue);
 }
 
 template <class P>

@@ -94,7 +94,8 @@ struct Model {
     fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), views.data(), shape.layers, static_cast<int32_t>(shape.hidden)};
     fb_encoder* encoder = nullptr;
     fb_error error{};
-    if (fb_encoder_create(&spec, pool, &encoder, &error) != FB_OK) std::printf("create: %s\n", error.message);
+    CHECK((fb_encoder_create(&spec, pool, &encoder, &error) == FB_OK) == (encoder != nullptr));
+    CHECK(encoder || error.message[0]);
     return encoder;
   }
   Shape shape;
@@ -219,7 +220,7 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
       const Model model(shape, shape.hidden % 2 == 0);
       fb_encoder* encoder = model.create(precision, attention, pool);
       CHECK(encoder && fb_encoder_bytes(encoder) > 0);
-      const std::vector<int64_t> offsets{0, 5, 5, 6, 73, 90};
+      const std::vector<int64_t> offsets{0, 5, 5, 6, 39, 52};
       const Floats input = noise(static_cast<size_t>(offsets.back() * shape.hidden), 1);
       Floats output;
       fb_run run = batch(offsets, input, output, pool);
@@ -245,9 +246,8 @@ void test_masks(fb_pool* pool) {
     for (int64_t r = 0; r < rows; ++r)
       visible[static_cast<size_t>(r)] = kind == 0 ? r < 9 : kind == 1 ? r > 4 : kind == 2 ? r % 3 != 1 : 0;
     Floats output;
-    fb_run run = batch({0, rows}, input, output, pool);
     const std::vector<int64_t> offsets{0, rows};
-    run.offsets = offsets.data();
+    fb_run run = batch(offsets, input, output, pool);
     run.visible = visible.data();
     CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
     CHECK(distance(output.data(), truth(model, input, rows, visible, {})) < 2e-6);
@@ -270,11 +270,11 @@ void test_masks(fb_pool* pool) {
 
 void test_a_row_does_not_depend_on_its_batch(fb_pool* pool) {
   for (const int precision : {FB_F32, FB_BF16, FB_S8}) {
-    const Model model(kShapes[0]);
+    const Model model({18, 2, 5, 5, 30, 1, FB_GELU_ERF});
     fb_encoder* encoder = model.create(precision, precision == FB_F32 ? FB_F32 : FB_BF16, pool);
     const int64_t hidden = model.shape.hidden;
     std::vector<int64_t> offsets{0};
-    for (const int64_t rows : {3, 64, 1, 200, 17, 900, 400}) offsets.push_back(offsets.back() + rows);
+    for (const int64_t rows : {3, 64, 1, 100, 17, 900, 60}) offsets.push_back(offsets.back() + rows);
     const Floats input = noise(static_cast<size_t>(offsets.back() * hidden), 1);
     Floats together;
     fb_run run = batch(offsets, input, together, pool);
@@ -505,9 +505,13 @@ void test_forced_isa() {
 
 }  // namespace
 
-int main() {
+// Every instruction set of this machine, or those named as arguments.
+int main(int count, char** names) {
   CHECK(fb_cores(nullptr) >= 1);
-  for (int isa = 0; fb_isa_supported(isa); ++isa)
+  for (int isa = 0; fb_isa_supported(isa); ++isa) {
+    bool wanted = count == 1;
+    for (int i = 1; i < count; ++i) wanted |= std::strcmp(names[i], fb_isa_supported(isa)) == 0;
+    if (!wanted) continue;
     for (const int threads : {1, 3}) {
       where = std::string(fb_isa_supported(isa)) + " threads " + std::to_string(threads);
       setenv("FUSEBERT_ISA", fb_isa_supported(isa), 1);
@@ -525,6 +529,7 @@ int main() {
       test_concurrent_calls(pool);
       fb_pool_destroy(pool);
     }
+  }
   where = "any";
   test_forced_isa();
   std::printf("%d checks, %d failed\n", checks, failures);

@@ -1,0 +1,118 @@
+"""The commands: one per public verb. Each parses, calls, and hands the Report to `show`.
+
+Exit codes: 0 done, 1 the answers differ, 2 anything the user can mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fusebert.errors import FusebertError
+from fusebert.report import Report, Table
+from fusebert.show import show, show_error
+
+app = typer.Typer(
+    name="fusebert", help="BERT-family inference on CPUs: optimise a model, prove it, run it.", no_args_is_help=True,
+    add_completion=False, pretty_exceptions_enable=False,
+)  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")]
+ModelPath = Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder or a fusebert artifact.")]
+HeadOption = Annotated[str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')]
+
+
+def _finish(as_json: bool, work: Callable[[], Report]) -> None:
+    from fusebert.optimize import DifferentError
+
+    try:
+        report = work()
+    except FusebertError as error:
+        show_error(str(error), as_json)
+        raise typer.Exit(1 if isinstance(error, DifferentError) else 2) from None
+    show(report, as_json)
+
+
+@app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
+def optimize(
+    model: Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    precision: Annotated[str, typer.Option(help="fp32, bf16, int8 or int8-bf16.")] = "int8",
+    head: HeadOption = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare with fp32 before writing.")] = True,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a checkpoint into an artifact, and prove that its answers stayed the same."""
+    from fusebert.optimize import optimize as work
+
+    _finish(as_json, lambda: work(model, out, precision, head, overwrite, verify, threads, show_progress=True))
+
+
+@app.command(epilog='Example: fusebert run ./my-classifier "what a film" "what a waste"')
+def run(
+    model: ModelPath,
+    texts: Annotated[list[str], typer.Argument(help="The texts.")],
+    pair: Annotated[bool, typer.Option("--pair", help="Texts are pairs: first and second, first and second, ...")] = False,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")] = None,
+    pooling: Annotated[str, typer.Option(help="For embeddings: mean, cls or max.")] = "mean",
+    head: HeadOption = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
+    _finish(as_json, lambda: _run(model, texts, pair, precision, pooling, head, threads))
+
+
+@app.command(epilog="Example: fusebert inspect ./my-bert")
+def inspect(model: ModelPath, as_json: Json = False) -> None:
+    """Tell what a model is: family, sizes, precision plan, bytes."""
+    from fusebert.inspect import inspect as work
+
+    _finish(as_json, lambda: work(model))
+
+
+@app.command(epilog="Example: fusebert doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Tell what this machine can do: cores, instruction sets, frameworks."""
+    from fusebert.doctor import doctor as work
+
+    _finish(as_json, work)
+
+
+def _run(model: Path, texts: list[str], pair: bool, precision: str | None, pooling: str, head: str | None, threads: int | None) -> Report:
+    from fusebert.model import load
+
+    if pair and len(texts) % 2:
+        raise FusebertError(f"--pair needs an even number of texts, not {len(texts)}")
+    inputs: list[Any] = list(zip(texts[::2], texts[1::2], strict=True)) if pair else list(texts)
+    loaded = load(model, precision, threads, head=head)
+    facts = {"family": loaded.network.family, "precision": loaded.plan.precision, "threads": loaded.threads}
+    names = [" | ".join(i) if pair else i for i in inputs]
+    kind = loaded.network.head.kind
+    if kind == "none":
+        embeddings = loaded.encode(inputs, pooling)
+        similarity = (embeddings @ embeddings.T).astype(float)
+        rows = tuple((name, *(round(float(s), 4) for s in line)) for name, line in zip(names, similarity, strict=True))
+        columns = ("text", *(str(i + 1) for i in range(len(names))))
+        return Report(str(model), facts, (Table("similarity", columns, rows),))
+    results = loaded.predict(inputs)
+    if kind == "sequence":
+        found = [(name, r.label, round(r.score, 4)) for name, r in zip(names, results, strict=True)]
+        return Report(str(model), facts, (Table("labels", ("text", "label", "score"), tuple(found)),))
+    if kind == "masked":
+        words = [(name, i + 1, w, round(s, 4)) for name, r in zip(names, results, strict=True) for i, m in enumerate(r) for w, s in m.items()]
+        return Report(str(model), facts, (Table("words", ("text", "mask", "word", "score"), tuple(words)),))
+    spans = [(name, s) for name, r in zip(names, results, strict=True) for s in (r if kind == "token" else [r])]
+    rows = tuple((name, *asdict(span).values()) for name, span in spans)
+    return Report(str(model), facts, (Table("spans", ("text", "found", "start", "end", "label", "score"), rows),))
+
+
+def main() -> None:
+    """The console script."""
+    app()

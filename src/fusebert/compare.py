@@ -1,0 +1,95 @@
+"""Two models on the same inputs: how far apart are their answers, and is that within what the precision promises?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fusebert.graph import Array
+from fusebert.model import Model
+from fusebert.progress import progress
+from fusebert.report import Table
+
+# Worst error as a share of the output's scale; mean cosine per row.
+TOLERANCES = {"fp32": (1e-4, 0.99999), "bf16": (0.1, 0.999), "int8": (0.5, 0.99), "int8-bf16": (0.5, 0.99)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one output: the worst error as a share of its scale, and the cosine of its rows."""
+
+    output: str
+    worst_error: float
+    mean_cosine: float
+    worst_cosine: float
+
+
+def difference(output: str, baseline: Array, other: Array) -> Difference:
+    """Compares rows along the last axis; a NaN on either side counts as infinitely wrong."""
+    if np.isnan(baseline).any() or np.isnan(other).any():
+        return Difference(output, float("inf"), -1.0, -1.0)
+    a, b = baseline.astype(np.float64), other.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    cosine = np.where(lengths > 0, (a * b).sum(-1) / np.where(lengths > 0, lengths, 1), (np.abs(a - b).sum(-1) == 0) * 1.0)
+    scale = float(np.abs(a).max(initial=0)) or 1.0
+    return Difference(output, float(np.abs(a - b).max(initial=0)) / scale, float(cosine.mean()), float(cosine.min()))
+
+
+def sample_inputs(model: Model, seed: int = 0) -> list[dict[str, Array]]:
+    """Random ids at several lengths with padding right, left and in holes; the same for every precision."""
+    random = np.random.default_rng(seed)
+    network = model.network
+    longest = network.embeddings.longest
+    batches = []
+    for sequences, length in ((1, 1), (4, 16), (3, 64), (2, 128), (1, 384)):
+        length = min(length, longest)
+        ids = random.integers(0, len(network.embeddings.word), (sequences, length))
+        mask = np.ones_like(ids)
+        for row, kind in zip(mask[1:], ("right", "left", "holes"), strict=False):
+            cut = int(random.integers(1, length)) if length > 1 else 0
+            if kind == "right":
+                row[length - cut :] = 0
+            elif kind == "left":
+                row[:cut] = 0
+            else:
+                row[1::3] = 0
+        batches.append({"input_ids": ids, "attention_mask": mask})
+    return batches
+
+
+def compare(baseline: Model, other: Model, show_progress: bool = False) -> list[Difference]:
+    """The difference of every output over `sample_inputs`, at visible positions."""
+    pairs: dict[str, tuple[list[Array], list[Array]]] = {}
+    batches = sample_inputs(baseline)
+    with progress("comparing", len(batches), show_progress) as advance:
+        for inputs in batches:
+            visible = inputs["attention_mask"].astype(bool)
+            expected, got = (model.run(**inputs, padding="auto") for model in (baseline, other))
+            for name, value in expected.items():
+                rows, others = (_rows(name, v, visible) for v in (value, got[name]))
+                pairs.setdefault(name, ([], []))[0].append(rows)
+                pairs[name][1].append(others)
+            advance(1)
+    return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+
+
+def _rows(name: str, value: Array, visible: Array) -> Array:
+    """An output as rows `[rows, width]`: those of visible tokens, or one per sequence."""
+    if name in ("start_logits", "end_logits"):
+        return value[visible][:, None]
+    return value[visible] if value.ndim == 3 else value
+
+
+def within(differences: list[Difference], precision: str) -> bool:
+    """Whether every difference is within the precision's tolerances. Rows of a few logits may point anywhere once they are
+    near zero, so for those only the error counts."""
+    error, cosine = TOLERANCES[precision]
+    return all(d.worst_error <= error and (d.mean_cosine >= cosine or "logits" in d.output) for d in differences)
+
+
+def table(differences: list[Difference]) -> Table:
+    """As a table of a report."""
+    rows: list[tuple[Any, ...]] = [tuple(asdict(d).values()) for d in differences]
+    return Table("differences", ("output", "worst_error", "mean_cosine", "worst_cosine"), tuple(rows))

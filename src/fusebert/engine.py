@@ -1,0 +1,222 @@
+"""The only importer of the native module: values in, arrays out. An Engine is a Network packed for one Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fusebert import _native
+from fusebert.encoder import LINEARS, NORMS, Batch, Encoder, Layer, Linear, Norm
+from fusebert.errors import FusebertError
+from fusebert.graph import Array
+from fusebert.network import Dense, Embeddings, Network
+from fusebert.plan import PRODUCTS, LayerPlan, Plan, Product
+
+_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3}
+_PRECISIONS = {"f32": 0, "bf16": 1, "s8": 3}
+_ACTIVATIONS = {"identity": 0, "gelu_erf": 1, "gelu_tanh": 2, "gelu_quick": 3, "relu": 4, "tanh": 5}
+
+Observer = Callable[[int, int, Array], None]
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise FusebertError(f"{where}: {error}" if where else str(error)) from None
+    except MemoryError:
+        raise FusebertError(f"{where}: not enough memory") from None
+
+
+def cores() -> int:
+    """The cores this process may really use."""
+    return int(_native.cores())
+
+
+def isa() -> str:
+    """The instruction set in use: FUSEBERT_ISA, or the best of this machine."""
+    with _told(""):
+        return str(_native.isa())
+
+
+def isas() -> list[str]:
+    """The instruction sets this machine can run, best first."""
+    return list(_native.isas())
+
+
+def steps() -> list[str]:
+    """The names of a layer's steps, in the order of a profile."""
+    return list(_native.steps())
+
+
+def _floats(values: Array | None) -> Array | None:
+    return None if values is None else np.ascontiguousarray(values, np.float32)
+
+
+def _matrix(weight: Array, scales: Array | None = None) -> tuple[Array, int, Array | None]:
+    kind = _TYPES.get(weight.dtype.name)
+    if kind is None:
+        weight, kind = weight.astype(np.float32), 0
+    return weight.view(np.uint16) if kind in (1, 2) else weight, kind, _floats(scales)
+
+
+def _linear(linear: Linear) -> tuple[Any, Array | None]:
+    return _matrix(linear.weight, linear.scales), _floats(linear.bias)
+
+
+def _norm(norm: Norm) -> tuple[Array | None, Array | None, float]:
+    return _floats(norm.gain), _floats(norm.bias), norm.epsilon
+
+
+def _product(product: Product) -> tuple[int, float, float]:
+    return _PRECISIONS[product.type], product.low, product.high
+
+
+def _layer(layer: Layer, plan: LayerPlan) -> dict[str, Any]:
+    return {
+        **{name: _linear(getattr(layer, name)) for name in LINEARS},
+        **{name: _norm(getattr(layer, name)) for name in NORMS},
+        "plan": [_product(getattr(plan, name)) for name in PRODUCTS],
+        "attention": _PRECISIONS[plan.attention],
+        "heads": layer.heads,
+        "activation": _ACTIVATIONS[layer.activation],
+        "scale": layer.scale,
+    }
+
+
+class EncoderEngine:
+    """The packed encoder. Threads share it; each call may use all threads of the pool."""
+
+    def __init__(self, encoder: Encoder, plan: Plan, pool: Any) -> None:
+        self._layers, self._pool = len(encoder.layers), pool
+        with _told("encoder"):
+            dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
+            self._native = _native.Encoder(encoder.hidden, dicts, pool)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by the packed weights."""
+        return int(self._native.bytes)
+
+    def run(
+        self, rows: Array, batch: Batch, hidden_states: bool = False, profile: Array | None = None, observer: Observer | None = None
+    ) -> tuple[Array, list[Array]]:
+        """Rows `[rows, hidden]` in, rows out, with the rows after every layer if asked for.
+
+        `profile` gains seconds per step; `observer(layer, product, inputs)` sees the input rows of every product."""
+        output = np.empty_like(rows)
+        states = [np.empty_like(rows) for _ in range(self._layers)] if hidden_states else []
+        with _told("encoder"):
+            self._native.run(
+                rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, hidden_states=states,
+                profile=profile, observer=observer,
+            )  # fmt: skip
+        return output, states
+
+
+class DenseEngine:
+    """One packed product of a head."""
+
+    def __init__(self, dense: Dense, precision: str, pool: Any, name: str) -> None:
+        self._pool = pool
+        with _told(name):
+            norm = None if dense.norm is None else _norm(dense.norm)
+            activation = _ACTIVATIONS[dense.activation]
+            self._native = _native.Dense(_linear(dense.linear), activation, (_PRECISIONS[precision], 0.0, 0.0), norm, pool)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by the packed weights."""
+        return int(self._native.bytes)
+
+    def run(self, rows: Array) -> Array:
+        """Rows in, rows out."""
+        output = np.empty((len(rows), self._native.outputs), np.float32)
+        self._native.run(np.ascontiguousarray(rows), output, self._pool)
+        return output
+
+
+class Engine:
+    """A Network ready to run: embeddings, encoder and head on one pool of threads."""
+
+    def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
+        with _told("threads"):
+            self._pool = _native.Pool(threads or 0)
+        _check_tables(network.embeddings)
+        self._embeddings = network.embeddings
+        self._tables = tuple(None if t is None else _matrix(t) for t in (network.embeddings.word, network.embeddings.position, network.embeddings.kind))
+        project = network.embeddings.project
+        self._project = None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
+        self.encoder = EncoderEngine(network.encoder, plan, self._pool)
+        self._head = [
+            DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}") for i, step in enumerate(network.head.steps)
+        ]
+
+    @property
+    def threads(self) -> int:
+        """Threads of the pool."""
+        return int(self._pool.threads)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by packed weights; the embedding tables stay in the file."""
+        return self.encoder.bytes + sum(step.bytes for step in self._head)
+
+    def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
+        """One row per token; all arguments are flat int64."""
+        rows = np.empty((len(ids), self._embeddings.word.shape[1]), np.float32)
+        word, position, kind = self._tables
+        with _told("input"):
+            _native.embed(word, position, kind, _norm(self._embeddings.norm), ids, positions, kinds, rows, self._pool)
+        return rows if self._project is None else self._project.run(rows)
+
+    def head(self, rows: Array) -> Array:
+        """The head's steps, one after the other."""
+        for step in self._head:
+            rows = step.run(rows)
+        return rows
+
+
+def head_precision(network: Network, plan: Plan, step: int) -> str:
+    """Heads are small and stay f32; only the product with a whole vocabulary follows the plan."""
+    return plan.decoder if network.head.kind == "masked" and step == len(network.head.steps) - 1 else "f32"
+
+
+def _check_tables(embeddings: Embeddings) -> None:
+    for name in ("word", "position", "kind"):
+        table = getattr(embeddings, name)
+        for first in range(0, 0 if table is None else len(table), 4096):
+            if not np.isfinite(np.asarray(table[first : first + 4096], np.float32)).all():
+                raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")
+
+
+def convert(network: Network, plan: Plan) -> Network:
+    """The network with its weights in the plan's types, as an artifact stores them."""
+    pool = _native.Pool(0)
+
+    def product(linear: Linear, kind: str) -> Linear:
+        if kind == "s8" and linear.scales is None:
+            values, scales = np.empty(linear.weight.shape, np.int8), np.empty(len(linear.weight), np.float32)
+            _native.quantize(_matrix(linear.weight), values, scales, pool)
+            return replace(linear, weight=values, scales=scales)
+        if kind == "bf16":
+            import ml_dtypes
+
+            return replace(linear, weight=linear.floats().astype(ml_dtypes.bfloat16), scales=None)
+        return linear
+
+    layers = []
+    for layer, layer_plan in zip(network.encoder.layers, plan.layers, strict=True):
+        kinds = {name: getattr(layer_plan, "qkv" if name in ("query", "key", "value") else name).type for name in LINEARS}
+        layers.append(replace(layer, **{name: product(getattr(layer, name), kind) for name, kind in kinds.items()}))
+    steps_ = tuple(
+        replace(s, linear=product(s.linear, head_precision(network, plan, i))) for i, s in enumerate(network.head.steps)
+    )
+    return replace(
+        network, encoder=replace(network.encoder, layers=tuple(layers)), head=replace(network.head, steps=steps_)
+    )

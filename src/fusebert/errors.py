@@ -1,0 +1,9 @@
+"""The one family of errors that fusebert raises on purpose: each message is a sentence that names the file, node or field."""
+
+
+class FusebertError(Exception):
+    """Something the user can mend; the message says what and how."""
+
+
+class UnsupportedError(FusebertError):
+    """The input is well formed, but asks for something fusebert does not compute."""

@@ -1,0 +1,118 @@
+"""Files from outside, read with suspicion: JSON of a bounded size, tensors mapped after every offset was checked, and
+folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.graph import Array
+
+_LARGEST_JSON = 64 << 20
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "I8": np.int8}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise FusebertError(f"{path}: larger than {_LARGEST_JSON >> 20} MB, which no such file is")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FusebertError(f"{path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FusebertError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FusebertError(f"{path}: an object is expected, not a {type(value).__name__}")
+    return value
+
+
+class Tensors(Mapping[str, Array]):
+    """The tensors of a safetensors file by name, mapped: reading one costs no memory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._path = path
+        try:
+            with safe_open(path, framework="np"):  # checks the header, every offset and the file's length
+                pass
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                self._entries = json.loads(file.read(length))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise FusebertError(f"{path} is not a readable safetensors file: {error}") from None
+        self._entries.pop("__metadata__", None)
+        self._begin = 8 + length
+
+    def __getitem__(self, name: str) -> Array:
+        entry = self._entries[name]
+        dtype = _DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise FusebertError(f"{self._path}: tensor {name} has type {entry['dtype']}; use F32, F16 or BF16")
+        shape = tuple(entry["shape"])
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
+        return np.require(array.astype(np.float32) if dtype == np.float64 else array, requirements="A").view(np.ndarray)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@contextmanager
+def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise FusebertError(f"{path} exists; choose another place or allow overwriting")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    try:
+        yield made
+        made.chmod(0o777 & ~_umask())
+        _put_in_place(made, path)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _put_in_place(made: Path, path: Path) -> None:
+    for file in made.iterdir():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    if not path.exists():
+        made.rename(path)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    path.rename(aside / "old")
+    try:
+        made.rename(path)
+    except OSError:
+        (aside / "old").rename(path)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

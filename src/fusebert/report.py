@@ -1,0 +1,35 @@
+"""Report: what was found, changed or measured, as data. `show` renders it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns; cells are strings or numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A title, single facts, tables, and sentences worth saying."""
+
+    title: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Everything as plain JSON values; a table becomes a list of objects."""
+        return {
+            "title": self.title,
+            **self.facts,
+            **{table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in self.tables},
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,59 @@
+"""Shows a Report on the terminal, as tables or as JSON. The only file that prints."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fusebert.report import Report
+
+
+def show(report: Report, as_json: bool = False) -> None:
+    """Prints a report to standard output."""
+    if as_json:
+        print(json.dumps(report.data(), indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"[bold]{report.title}[/bold]", highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    for name, value in report.facts.items():
+        facts.add_row(f"  {name.replace('_', ' ')}", text(value))
+    if report.facts:
+        console.print(facts)
+    for table in report.tables:
+        drawn = Table(title=table.title.replace("_", " "), title_justify="left")
+        for column in table.columns:
+            drawn.add_column(column.replace("_", " "))
+        for row in table.rows:
+            drawn.add_row(*map(text, row))
+        console.print(drawn)
+    for note in report.notes:
+        console.print(note, highlight=False, markup=False)
+
+
+def show_error(message: str, as_json: bool = False) -> None:
+    """Prints an error: a sentence on standard error, or a JSON object on standard output."""
+    if as_json:
+        print(json.dumps({"error": message}, indent=2))
+        return
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True).print(f"error: {message}", style="red", highlight=False, markup=False)
+
+
+def text(value: Any) -> str:
+    """A cell: numbers rounded for reading, byte counts left to the caller."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.6f}" if 0.9 < abs(value) < 1 else f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(text, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text(inner)}" for name, inner in value.items())
+    return str(value)
