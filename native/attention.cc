@@ -32,7 +32,7 @@ void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequ
   // Rows of floats as the product wants them.
   const auto as_inputs = [&](const float* rows, int64_t row_stride, int64_t number, int64_t width) -> InputRows {
     if (gemm.input_bytes == 0) return {rows, row_stride, nullptr, nullptr};
-    gemm.prepare(rows, row_stride, number, width, {0, 0}, prepared, nullptr, nullptr);
+    gemm.prepare(rows, row_stride, number, width, nullptr, {0, 0}, prepared, nullptr, nullptr);
     return {prepared, round_up(width, gemm.group), nullptr, nullptr};
   };
 

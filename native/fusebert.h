@@ -44,9 +44,12 @@ typedef struct fb_matrix {
   int32_t type;        /* fb_type */
 } fb_matrix;
 
-typedef struct fb_linear { /* y = x * weight^T + bias; weight is [outputs, inputs], bias may be NULL */
+typedef struct fb_linear { /* y = x * weight^T + bias; weight is [outputs, inputs] */
   fb_matrix weight;
-  const float* bias;
+  const float* bias; /* or NULL */
+  /* [inputs] or NULL. Where the product is FB_S8, inputs are divided by these before they are quantised, and weights
+   * multiplied; an FB_S8 weight has been multiplied already. Query, key and value share theirs. */
+  const float* input_scales;
 } fb_linear;
 
 typedef struct fb_norm { /* LayerNorm over a row; either pointer may be NULL (gain 1, bias 0) */

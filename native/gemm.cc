@@ -113,6 +113,8 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
     throw Invalid("%s: 8-bit products take at most %lld inputs, not %lld; use bf16", name.c_str(),
                   static_cast<long long>(kLongestSum), static_cast<long long>(inputs_));
 
+  if (quantized_) take_input_scales(parts, name);
+
   const int64_t padded = round_up(outputs_, gemm_->vector);
   const int64_t bytes = packed_elements(*gemm_, inputs_, outputs_) * gemm_->weight_bytes;
   weights_ = allocate<uint8_t>(bytes);
@@ -140,6 +142,8 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
       for (int64_t r = task * kChunk; r < std::min(weight.rows, (task + 1) * kChunk); ++r) {
         const int64_t column = first + r;
         read_row(weight, r, row);
+        if (factors_ && weight.type != FB_S8)
+          for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
         check_finite(row, inputs_, name + " weight row " + std::to_string(r));
         if (plan.precision == FB_F32) {
           place_column<float>(*gemm_, weights_.get(), inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
@@ -165,6 +169,23 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
   }
 }
 
+void Product::take_input_scales(std::span<const fb_linear> parts, const std::string& name) {
+  const float* scales = parts[0].input_scales;
+  for (const fb_linear& part : parts) {
+    const bool same = part.input_scales == scales ||
+                      (part.input_scales && scales && std::equal(scales, scales + inputs_, part.input_scales));
+    if (!same) throw Invalid("%s: its parts have different input scales", name.c_str());
+  }
+  if (!scales) return;
+  if (range_.low < range_.high) throw Invalid("%s: give input scales or a fixed input range, not both", name.c_str());
+  factors_ = allocate<float>(inputs_);
+  for (int64_t i = 0; i < inputs_; ++i) {
+    factors_[i] = 1.0f / scales[i];
+    if (!(scales[i] > 0) || !std::isfinite(scales[i]) || !std::isfinite(factors_[i]))
+      throw Invalid("%s: input scale %lld is not positive", name.c_str(), static_cast<long long>(i));
+  }
+}
+
 int64_t Product::bytes() const {
   return packed_elements(*gemm_, inputs_, outputs_) * gemm_->weight_bytes +
          round_up(outputs_, gemm_->vector) * (quantized_ ? 12 : 4);
@@ -186,7 +207,7 @@ void Product::multiply(const Rows& rows, int64_t first_row, int64_t count, int64
   auto* data = arena.take<uint8_t>(count * padded * gemm_->input_bytes);
   auto* scale = arena.take<float>(count);
   auto* zero = arena.take<int32_t>(count);
-  gemm_->prepare(in, rows.in_stride, count, inputs_, range_, data, scale, zero);
+  gemm_->prepare(in, rows.in_stride, count, inputs_, factors_.get(), range_, data, scale, zero);
   gemm_->multiply({data, padded, scale, zero}, count, weights, first_panel, last_panel, epilogue);
 }
 

@@ -35,6 +35,7 @@ class Product {
   void run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish = {}) const;
 
  private:
+  void take_input_scales(std::span<const fb_linear> parts, const std::string& name);
   void multiply(const Rows& rows, int64_t first_row, int64_t count, int64_t first_panel, int64_t last_panel,
                 Arena& arena) const;
 
@@ -44,6 +45,7 @@ class Product {
   bool quantized_ = false;
   Array<uint8_t> weights_;
   Array<float> bias_, scale_;
+  Array<float> factors_;  // of the inputs' columns, or null
   Array<int32_t> sum_;
 };
 

@@ -45,9 +45,10 @@ struct Range {
 struct Gemm {
   int group, panel, vector, tile_rows;
   int input_bytes, weight_bytes;  // input_bytes 0: rows are read as they are, prepare is not needed
-  // Rows of floats -> the form that multiply reads; `data` has room for rows * padded(inputs) elements.
-  void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, Range range, void* data,
-                  float* scale, int32_t* zero);
+  // Rows of floats -> the form that multiply reads; `data` has room for rows * padded(inputs) elements. `factors`,
+  // which int8 rows are multiplied with column by column, may be null.
+  void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors, Range range,
+                  void* data, float* scale, int32_t* zero);
   // Rows x panels [first, last) of the weights, through the epilogue.
   void (*multiply)(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
                    const Epilogue& epilogue);

@@ -67,11 +67,14 @@ const float* vector(const Vector& values, int64_t size) {
   expect(!values || static_cast<int64_t>(values->shape(0)) == size, "a bias or norm has another length than its rows");
   return values ? values->data() : nullptr;
 }
-fb_linear linear(const std::tuple<Weight, Vector>& value) {
+using LinearValue = std::tuple<Weight, Vector, Vector>;  // weight, bias, input scales
+using NormValue = std::tuple<Vector, Vector, float>;     // gain, bias, epsilon
+
+fb_linear linear(const LinearValue& value) {
   const fb_matrix weight = matrix(std::get<0>(value));
-  return {weight, vector(std::get<1>(value), weight.rows)};
+  return {weight, vector(std::get<1>(value), weight.rows), vector(std::get<2>(value), weight.columns)};
 }
-fb_norm norm(const std::tuple<Vector, Vector, float>& value, int64_t width) {
+fb_norm norm(const NormValue& value, int64_t width) {
   return {vector(std::get<0>(value), width), vector(std::get<1>(value), width), std::get<2>(value)};
 }
 
@@ -92,16 +95,15 @@ struct Pool {
 struct Encoder {
   Encoder(int hidden, const std::vector<nb::dict>& dicts, Pool& pool) : hidden(hidden) {
     // The casts below may convert, and what they made must live until the encoder has packed it.
-    std::vector<std::map<std::string, std::tuple<Weight, Vector>>> linears;
-    std::vector<std::map<std::string, std::tuple<Vector, Vector, float>>> norms;
+    std::vector<std::map<std::string, LinearValue>> linears;
+    std::vector<std::map<std::string, NormValue>> norms;
     std::vector<fb_layer> views;
     for (const nb::dict& dict : dicts) {
       auto& l = linears.emplace_back();
       auto& n = norms.emplace_back();
       for (const char* key : {"query", "key", "value", "attention_out", "ffn_in", "ffn_out"})
-        l[key] = get<std::tuple<Weight, Vector>>(dict, key);
-      for (const char* key : {"attention_norm", "output_norm"})
-        n[key] = get<std::tuple<Vector, Vector, float>>(dict, key);
+        l[key] = get<LinearValue>(dict, key);
+      for (const char* key : {"attention_norm", "output_norm"}) n[key] = get<NormValue>(dict, key);
       fb_layer view{};
       view.query = linear(l["query"]), view.key = linear(l["key"]), view.value = linear(l["value"]);
       view.attention_out = linear(l["attention_out"]), view.ffn_in = linear(l["ffn_in"]),
@@ -180,8 +182,8 @@ struct Encoder {
 };
 
 struct Dense {
-  Dense(const std::tuple<Weight, Vector>& value, int activation, const std::tuple<int, float, float>& plan,
-        const std::optional<std::tuple<Vector, Vector, float>>& normed, Pool& pool) {
+  Dense(const LinearValue& value, int activation, const std::tuple<int, float, float>& plan,
+        const std::optional<NormValue>& normed, Pool& pool) {
     fb_dense_spec spec{};
     spec.size = sizeof spec;
     spec.activation = activation;
@@ -207,9 +209,9 @@ struct Dense {
   fb_dense* handle = nullptr;
 };
 
-void embed(const Weight& word, const Weight& position, const std::optional<Weight>& kind,
-           const std::tuple<Vector, Vector, float>& normed, In<int64_t, 1> ids, In<int64_t, 1> positions,
-           std::optional<In<int64_t, 1>> kinds, Out<float, 2> output, Pool& pool) {
+void embed(const Weight& word, const Weight& position, const std::optional<Weight>& kind, const NormValue& normed,
+           In<int64_t, 1> ids, In<int64_t, 1> positions, std::optional<In<int64_t, 1>> kinds, Out<float, 2> output,
+           Pool& pool) {
   fb_embedding e{};
   e.size = sizeof e;
   e.word = matrix(word), e.position = matrix(position);
@@ -261,8 +263,8 @@ NB_MODULE(_native, m) {
            nb::arg("hidden_states") = std::vector<Out<float, 2>>(), nb::arg("profile") = nb::none(),
            nb::arg("observer") = nb::none());
   nb::class_<Dense>(m, "Dense")
-      .def(nb::init<const std::tuple<Weight, Vector>&, int, const std::tuple<int, float, float>&,
-                    const std::optional<std::tuple<Vector, Vector, float>>&, Pool&>(),
+      .def(nb::init<const LinearValue&, int, const std::tuple<int, float, float>&, const std::optional<NormValue>&,
+                    Pool&>(),
            nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
       .def_ro("outputs", &Dense::outputs)
       .def_prop_ro("bytes", [](const Dense& d) { return fb_dense_bytes(d.handle); })

@@ -192,8 +192,8 @@ FB_INLINE void put_bf16(uint16_t* to, float x) {
 FB_INLINE void put_bf16(float* to, vf x) { store(to, (vf)(to_bf16(x) << 16)); }
 FB_INLINE void put_bf16(uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16(x), vh)); }
 
-inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, Range, void* data, float*,
-                         int32_t*) {
+inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
+                         void* data, float*, int32_t*) {
   const int64_t padded = round_up(inputs, Bf16::kGroup);
   for (int64_t r = 0; r < count; ++r) {
     const float* x = rows + r * stride;
@@ -205,16 +205,19 @@ inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64
   }
 }
 
-FB_INLINE Range row_range(const float* x, int64_t n) {
+// The elements i .. i + lanes of a row, zeros past its end, times their factors.
+FB_INLINE vf scaled(const float* x, const float* factors, int64_t i, int64_t inputs) {
+  const int64_t left = inputs - i;
+  if (left >= kLanes) return factors ? load<vf>(x + i) * load<vf>(factors + i) : load<vf>(x + i);
+  return factors ? load_part(x + i, left) * load_part(factors + i, left) : load_part(x + i, left);
+}
+
+FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) {
   vf low = {}, high = {};  // zero is always representable
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    low = minimum(low, load<vf>(x + i));
-    high = maximum(high, load<vf>(x + i));
-  }
-  if (i < n) {
-    low = minimum(low, load_part(x + i, n - i));
-    high = maximum(high, load_part(x + i, n - i));
+  for (int64_t i = 0; i < inputs; i += kLanes) {
+    const vf value = scaled(x, factors, i, inputs);
+    low = minimum(low, value);
+    high = maximum(high, value);
   }
   return {-largest(-low), largest(high)};
 }
@@ -223,31 +226,30 @@ FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
   return nearest(minimum(maximum(x, vf{}), splat(255.0f)));
 }
 
-inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, Range range, void* data,
-                       float* scale, int32_t* zero) {
+inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
+                       Range range, void* data, float* scale, int32_t* zero) {
+  typedef S8::Stored Levels __attribute__((vector_size(sizeof(S8::Stored) * kLanes)));
   const int64_t padded = round_up(inputs, S8::kGroup);
   for (int64_t r = 0; r < count; ++r) {
     const float* x = rows + r * stride;
     auto* to = static_cast<S8::Stored*>(data) + r * padded;
-    const Range own = range.low < range.high ? range : row_range(x, inputs);
+    const Range own = range.low < range.high ? range : row_range(x, factors, inputs);
     const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
     const vf origin = level(splat(-own.low / step)), inverse = splat(1.0f / step);
     vi broken = {};
     for (int64_t i = 0; i < inputs; i += kLanes) {
-      const int64_t left = inputs - i;
-      const vf value = left >= kLanes ? load<vf>(x + i) : load_part(x + i, left);
+      const vf value = scaled(x, factors, i, inputs);
       broken |= value - value != 0.0f;  // infinite or not a number
-      typedef S8::Stored Levels __attribute__((vector_size(sizeof(S8::Stored) * kLanes)));
       const auto levels = __builtin_convertvector(__builtin_convertvector(level(value * inverse + origin), vi), Levels);
-      if (left >= kLanes) {
+      if (inputs - i >= kLanes) {
         store(to + i, levels);
       } else {
-        for (int64_t j = 0; j < left; ++j) to[i + j] = levels[j];
+        for (int64_t j = 0; j < inputs - i; ++j) to[i + j] = levels[j];
       }
     }
+    for (int64_t i = inputs; i < padded; ++i) to[i] = 0;
     scale[r] = any(broken) ? __builtin_nanf("") : step;
     zero[r] = static_cast<int32_t>(origin[0]);
-    for (int64_t i = inputs; i < padded; ++i) to[i] = 0;
   }
 }
 

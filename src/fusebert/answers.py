@@ -77,7 +77,7 @@ def answer(text: Text, tokens: Tokens, logits: Array) -> Span:
     return _span(text, tokens, first + int(begin), first + int(end), "", float(scores[begin, end]))
 
 
-def fills(tokenizer: Tokenizer, tokens: Tokens, logits: Array, count: int = 5) -> list[dict[str, float]]:
+def fills(tokenizer: Tokenizer, tokens: Tokens, logits: Array, count: int = 5) -> list[list[tuple[str, float]]]:
     """For every mask token, the likeliest words and their scores; logits are `[tokens, vocabulary]`."""
     mask = tokenizer.mask_id()
     found = []
@@ -85,7 +85,7 @@ def fills(tokenizer: Tokenizer, tokens: Tokens, logits: Array, count: int = 5) -
         if token == mask:
             shares = softmax(logits[i])
             best = np.argsort(-shares)[:count]
-            found.append({tokenizer.decode([int(word)]).strip(): float(shares[word]) for word in best})
+            found.append([(tokenizer.decode([int(word)]).strip(), float(shares[word])) for word in best])
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fusebert.encoder import LINEARS, Encoder, Layer, Linear, Norm
 from fusebert.errors import FusebertError
-from fusebert.files import Tensors, read_json
+from fusebert.files import Tensors, check_shape, read_json
 from fusebert.graph import Array
 from fusebert.network import HEADS, Dense, Embeddings, Head, Network
 from fusebert.ops import ACTIVATIONS
@@ -78,10 +78,16 @@ def read(path: Path) -> tuple[Network, Plan, int]:
     if header.values.get("format") != "fusebert":
         raise FusebertError(f"{header.path}: format is not fusebert")
     if (version := header.whole("version", 1, 1 << 30)) > VERSION:
-        raise FusebertError(f"{header.path}: version {version} is newer than this fusebert reads ({VERSION}); update fusebert")
+        raise FusebertError(
+            f"{header.path}: version {version} is newer than this fusebert reads ({VERSION}); update fusebert"
+        )
     weights = _Weights(path, Tensors(path / WEIGHTS), header.mapping("tied"))
     network = _network(header, weights)
-    return network, _plan(header.section("plan"), len(network.encoder.layers)), header.whole("max_length", 1, network.embeddings.longest)
+    return (
+        network,
+        _plan(header.section("plan"), len(network.encoder.layers)),
+        header.whole("max_length", 1, network.embeddings.longest),
+    )
 
 
 class _Fields:
@@ -91,7 +97,9 @@ class _Fields:
         self.path, self.values, self._where = path, values, where
 
     def _wrong(self, name: str, expected: str) -> FusebertError:
-        return FusebertError(f"{self.path}: {self._where}{name} is {self.values.get(name)!r:.60}, but must be {expected}")
+        return FusebertError(
+            f"{self.path}: {self._where}{name} is {self.values.get(name)!r:.60}, but must be {expected}"
+        )
 
     def whole(self, name: str, low: int, high: int) -> int:
         value = self.values.get(name)
@@ -159,9 +167,7 @@ class _Weights:
         if stored not in self._tensors:
             raise FusebertError(f"{self._path} has no tensor {stored}")
         array = self._read.setdefault(stored, self._tensors[stored])
-        if array.ndim != len(shape) or any(want not in (None, have) for have, want in zip(array.shape, shape, strict=True)):
-            wanted = " x ".join("any" if size is None else str(size) for size in shape)
-            raise FusebertError(f"{self._path}: tensor {stored} is {' x '.join(map(str, array.shape))}, expected {wanted}")
+        check_shape(self._path, stored, array, shape)
         return array
 
     def floats(self, name: str, shape: tuple[int | None, ...]) -> Array:
@@ -175,7 +181,8 @@ class _Weights:
         rows = (weight.shape[0],)
         bias = self.floats(f"{name}.bias", rows) if self.has(f"{name}.bias") else None
         scales = self.floats(f"{name}.scales", rows) if weight.dtype == np.int8 else None
-        return Linear(weight, bias, scales)
+        columns = f"{name}.input_scales"
+        return Linear(weight, bias, scales, self.floats(columns, (weight.shape[1],)) if self.has(columns) else None)
 
     def norm(self, name: str, width: int, epsilon: float) -> Norm:
         return Norm(self.floats(f"{name}.gain", (width,)), self.floats(f"{name}.bias", (width,)), epsilon)
@@ -210,7 +217,11 @@ def _network(header: _Fields, weights: _Weights) -> Network:
     labels = header.strings("labels")
     if kind in ("sequence", "token") and (not steps or len(labels) != inputs):
         raise FusebertError(f"{header.path}: {len(labels)} labels for a head with {inputs} outputs")
-    if (kind == "question" and inputs != 2) or (kind == "masked" and inputs != len(word)) or (kind != "none" and not steps):
+    if (
+        (kind == "question" and inputs != 2)
+        or (kind == "masked" and inputs != len(word))
+        or (kind != "none" and not steps)
+    ):
         raise FusebertError(f"{header.path}: head.steps do not end as a {kind} head must")
     problem = header.choice("problem", ("single_label", "multi_label", "regression"))
     family = str(header.values.get("family", ""))
@@ -236,11 +247,11 @@ def _plan(fields: _Fields, layers: int) -> Plan:
     plans = fields.sections("layers")
     if len(plans) != layers:
         raise FusebertError(f"{fields.path}: plan.layers has {len(plans)} entries for {layers} layers")
-    parsed = tuple(
-        LayerPlan(*(_product(plan.section(name)) for name in PRODUCTS), attention=plan.choice("attention", ("f32", "bf16")))
-        for plan in plans
-    )
-    return Plan(fields.choice("precision", PRECISIONS), parsed, fields.choice("decoder", ("f32", "bf16", "s8")))
+    parsed = []
+    for plan in plans:
+        products = {name: _product(plan.section(name)) for name in PRODUCTS}
+        parsed.append(LayerPlan(**products, attention=plan.choice("attention", ("f32", "bf16"))))
+    return Plan(fields.choice("precision", PRECISIONS), tuple(parsed), fields.choice("decoder", ("f32", "bf16", "s8")))
 
 
 def _product(fields: _Fields) -> Product:

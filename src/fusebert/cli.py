@@ -21,9 +21,13 @@ app = typer.Typer(
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")
+]
 ModelPath = Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder or a fusebert artifact.")]
-HeadOption = Annotated[str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')]
+HeadOption = Annotated[
+    str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')
+]
 
 
 def _finish(as_json: bool, work: Callable[[], Report]) -> None:
@@ -58,8 +62,12 @@ def optimize(
 def run(
     model: ModelPath,
     texts: Annotated[list[str], typer.Argument(help="The texts.")],
-    pair: Annotated[bool, typer.Option("--pair", help="Texts are pairs: first and second, first and second, ...")] = False,
-    precision: Annotated[str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Texts are pairs: first and second, first and second, ...")
+    ] = False,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")
+    ] = None,
     pooling: Annotated[str, typer.Option(help="For embeddings: mean, cls or max.")] = "mean",
     head: HeadOption = None,
     threads: Threads = None,
@@ -85,7 +93,15 @@ def doctor(as_json: Json = False) -> None:
     _finish(as_json, work)
 
 
-def _run(model: Path, texts: list[str], pair: bool, precision: str | None, pooling: str, head: str | None, threads: int | None) -> Report:
+def _run(
+    model: Path,
+    texts: list[str],
+    pair: bool,
+    precision: str | None,
+    pooling: str,
+    head: str | None,
+    threads: int | None,
+) -> Report:
     from fusebert.model import load
 
     if pair and len(texts) % 2:
@@ -106,7 +122,12 @@ def _run(model: Path, texts: list[str], pair: bool, precision: str | None, pooli
         found = [(name, r.label, round(r.score, 4)) for name, r in zip(names, results, strict=True)]
         return Report(str(model), facts, (Table("labels", ("text", "label", "score"), tuple(found)),))
     if kind == "masked":
-        words = [(name, i + 1, w, round(s, 4)) for name, r in zip(names, results, strict=True) for i, m in enumerate(r) for w, s in m.items()]
+        words = [
+            (name, i + 1, w, round(s, 4))
+            for name, r in zip(names, results, strict=True)
+            for i, m in enumerate(r)
+            for w, s in m
+        ]
         return Report(str(model), facts, (Table("words", ("text", "mask", "word", "score"), tuple(words)),))
     spans = [(name, s) for name, r in zip(names, results, strict=True) for s in (r if kind == "token" else [r])]
     rows = tuple((name, *asdict(span).values()) for name, span in spans)

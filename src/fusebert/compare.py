@@ -32,7 +32,9 @@ def difference(output: str, baseline: Array, other: Array) -> Difference:
         return Difference(output, float("inf"), -1.0, -1.0)
     a, b = baseline.astype(np.float64), other.astype(np.float64)
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    cosine = np.where(lengths > 0, (a * b).sum(-1) / np.where(lengths > 0, lengths, 1), (np.abs(a - b).sum(-1) == 0) * 1.0)
+    cosine = np.where(
+        lengths > 0, (a * b).sum(-1) / np.where(lengths > 0, lengths, 1), (np.abs(a - b).sum(-1) == 0) * 1.0
+    )
     scale = float(np.abs(a).max(initial=0)) or 1.0
     return Difference(output, float(np.abs(a - b).max(initial=0)) / scale, float(cosine.mean()), float(cosine.min()))
 
@@ -66,7 +68,7 @@ def compare(baseline: Model, other: Model, show_progress: bool = False) -> list[
     with progress("comparing", len(batches), show_progress) as advance:
         for inputs in batches:
             visible = inputs["attention_mask"].astype(bool)
-            expected, got = (model.run(**inputs, padding="auto") for model in (baseline, other))
+            expected, got = (model.run(inputs["input_ids"], inputs["attention_mask"]) for model in (baseline, other))
             for name, value in expected.items():
                 rows, others = (_rows(name, v, visible) for v in (value, got[name]))
                 pairs.setdefault(name, ([], []))[0].append(rows)
@@ -83,8 +85,8 @@ def _rows(name: str, value: Array, visible: Array) -> Array:
 
 
 def within(differences: list[Difference], precision: str) -> bool:
-    """Whether every difference is within the precision's tolerances. Rows of a few logits may point anywhere once they are
-    near zero, so for those only the error counts."""
+    """Whether every difference is within the precision's tolerances. A row of a few logits may point anywhere once they
+    are near zero, so for those only the error counts."""
     error, cosine = TOLERANCES[precision]
     return all(d.worst_error <= error and (d.mean_cosine >= cosine or "logits" in d.output) for d in differences)
 

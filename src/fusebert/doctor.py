@@ -9,7 +9,6 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from fusebert import __version__
 from fusebert.engine import cores, isa, isas
 from fusebert.report import Report, Table
 
@@ -31,7 +30,7 @@ def doctor() -> Report:
         process = started.get(name)
         rows.append((name, _version(distribution), "not installed" if process is None else _state(process), purpose))
     facts = {
-        "fusebert": __version__,
+        "fusebert": version("fusebert"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores_usable": cores(),
@@ -39,14 +38,18 @@ def doctor() -> Report:
         "isa": isa(),
         "isas": isas(),
     }
-    notes = ()
+    notes: tuple[str, ...] = ()
     if "avx512-bf16" not in isas():
         notes = ("This machine multiplies bf16 as fp32: bf16 halves the weights' memory here, but is not faster.",)
-    return Report("fusebert doctor", facts, (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),), notes)
+    return Report(
+        "fusebert doctor", facts, (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),), notes
+    )
 
 
 def _start(name: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", f"import {name}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import {name}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def _state(process: subprocess.Popen[str]) -> str:

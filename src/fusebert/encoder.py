@@ -22,16 +22,29 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @dataclass(frozen=True)
 class Linear:
-    """y = x Wᵀ + b. The weight is `[outputs, inputs]`, any strides: float32, float16, bfloat16, or int8 with scales."""
+    """y = x Wᵀ + b. The weight is `[outputs, inputs]`, any strides: float32, float16, bfloat16, or int8 with scales.
+
+    Where an int8 product uses it, inputs are divided by `input_scales` before they are quantised, and weights
+    multiplied; an int8 weight has been multiplied already."""
 
     weight: Array
     bias: Array | None = None
     scales: Array | None = None  # [outputs], of an int8 weight
+    input_scales: Array | None = None  # [inputs]
 
     def floats(self) -> Array:
         """The weight as float32."""
         weight = np.asarray(self.weight, np.float32)
-        return weight if self.scales is None else weight * self.scales[:, None]
+        if self.scales is None:
+            return weight
+        weight = weight * self.scales[:, None]
+        return weight if self.input_scales is None else weight / self.input_scales
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Every array by the name of its field."""
+        for part in ("weight", "bias", "scales", "input_scales"):
+            if (array := getattr(self, part)) is not None:
+                yield part, array
 
 
 @dataclass(frozen=True)
@@ -71,10 +84,8 @@ class Encoder:
         """Every weight with its name, such as `layer.3.ffn_in.weight`."""
         for number, layer in enumerate(self.layers):
             for name in LINEARS:
-                linear = getattr(layer, name)
-                for part in ("weight", "scales", "bias"):
-                    if getattr(linear, part) is not None:
-                        yield f"layer.{number}.{name}.{part}", getattr(linear, part)
+                for part, array in getattr(layer, name).arrays():
+                    yield f"layer.{number}.{name}.{part}", array
             for name in NORMS:
                 for part in ("gain", "bias"):
                     yield f"layer.{number}.{name}.{part}", getattr(getattr(layer, name), part)
@@ -98,7 +109,7 @@ def norm(op: Any, x: Any, w: Norm) -> Any:
 
 
 def reference(encoder: Encoder, x: Array, mask: Array | None = None) -> Array:
-    """The encoder in NumPy: `x` is `[batch, tokens, hidden]`, `mask` additive and broadcast to `[batch, heads, tokens, tokens]`."""
+    """The encoder in NumPy: `x` is `[batch, tokens, hidden]`; `mask` is added to `[batch, heads, tokens, tokens]`."""
     for weights in encoder.layers:
         x = layer(Numpy(), x, mask, weights)
     return x
@@ -136,7 +147,7 @@ class Batch:
         offsets = np.arange(sequences + 1, dtype=np.int64) * length
         if mask is None:
             return Batch(offsets, full, shape)
-        mask = np.asarray(mask)
+        mask = as_array("attention_mask", mask)
         if mask.ndim in (1, 2):
             return _compacted(_rows_mask(mask, shape), shape, hidden_rows)
         bias = _additive(mask, shape)
@@ -160,6 +171,14 @@ class Batch:
         kept = kept[self.index[begins[kept]] == kept * length]
         firsts[kept] = rows[begins[kept]]
         return firsts
+
+
+def as_array(name: str, values: Any) -> Array:
+    """What a caller gave for an array, as one; rows of different lengths are refused."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise FusebertError(f"{name}: its rows have different lengths; pad them") from None
 
 
 def _rows_mask(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_]:
@@ -186,15 +205,22 @@ def _additive(mask: Array, shape: tuple[int, int]) -> NDArray[np.float32]:
         if not np.isin(mask, (0, 1)).all():
             raise FusebertError("attention_mask: a three-dimensional mask holds only 0 and 1")
         mask = mask.astype(bool)[:, None]
-    elif mask.ndim != 4 or mask.shape[0] not in (1, sequences) or mask.shape[2] not in (1, length) or mask.shape[3] != length:
+    elif (
+        mask.ndim != 4
+        or mask.shape[0] not in (1, sequences)
+        or mask.shape[2] not in (1, length)
+        or mask.shape[3] != length
+    ):
         raise FusebertError(
-            f"attention_mask has shape {mask.shape}; for input_ids {shape} it is (B), (B, S), (B, S, S) or (B, heads, S, S), "
-            "where heads and the first S may be 1"
+            f"attention_mask has shape {mask.shape}; for input_ids {shape} it is (B), (B, S), (B, S, S) or "
+            "(B, heads, S, S), where heads and the first S may be 1"
         )
     if mask.dtype == bool:
         return np.where(mask, np.float32(0), np.float32(LOWEST))
     if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
-        raise FusebertError("attention_mask: a four-dimensional mask is boolean, or floats that are added to the scores")
+        raise FusebertError(
+            "attention_mask: a four-dimensional mask is boolean, or floats that are added to the scores"
+        )
     bias = mask.astype(np.float32)
     if np.isnan(bias).any():
         raise FusebertError("attention_mask holds NaN")

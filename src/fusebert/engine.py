@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fusebert import _native
+import fusebert._native as _native
 from fusebert.encoder import LINEARS, NORMS, Batch, Encoder, Layer, Linear, Norm
 from fusebert.errors import FusebertError
 from fusebert.graph import Array
@@ -31,6 +30,12 @@ def _told(where: str) -> Iterator[None]:
         raise FusebertError(f"{where}: {error}" if where else str(error)) from None
     except MemoryError:
         raise FusebertError(f"{where}: not enough memory") from None
+
+
+def pool(threads: int | None = None) -> _native.Pool:
+    """Threads to run on: as many as this process may use, unless told."""
+    with _told("threads"):
+        return _native.Pool(threads or 0)
 
 
 def cores() -> int:
@@ -65,8 +70,8 @@ def _matrix(weight: Array, scales: Array | None = None) -> tuple[Array, int, Arr
     return weight.view(np.uint16) if kind in (1, 2) else weight, kind, _floats(scales)
 
 
-def _linear(linear: Linear) -> tuple[Any, Array | None]:
-    return _matrix(linear.weight, linear.scales), _floats(linear.bias)
+def _linear(linear: Linear) -> tuple[Any, Array | None, Array | None]:
+    return _matrix(linear.weight, linear.scales), _floats(linear.bias), _floats(linear.input_scales)
 
 
 def _norm(norm: Norm) -> tuple[Array | None, Array | None, float]:
@@ -92,7 +97,7 @@ def _layer(layer: Layer, plan: LayerPlan) -> dict[str, Any]:
 class EncoderEngine:
     """The packed encoder. Threads share it; each call may use all threads of the pool."""
 
-    def __init__(self, encoder: Encoder, plan: Plan, pool: Any) -> None:
+    def __init__(self, encoder: Encoder, plan: Plan, pool: _native.Pool) -> None:
         self._layers, self._pool = len(encoder.layers), pool
         with _told("encoder"):
             dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
@@ -104,7 +109,12 @@ class EncoderEngine:
         return int(self._native.bytes)
 
     def run(
-        self, rows: Array, batch: Batch, hidden_states: bool = False, profile: Array | None = None, observer: Observer | None = None
+        self,
+        rows: Array,
+        batch: Batch,
+        hidden_states: bool = False,
+        profile: Array | None = None,
+        observer: Observer | None = None,
     ) -> tuple[Array, list[Array]]:
         """Rows `[rows, hidden]` in, rows out, with the rows after every layer if asked for.
 
@@ -122,12 +132,14 @@ class EncoderEngine:
 class DenseEngine:
     """One packed product of a head."""
 
-    def __init__(self, dense: Dense, precision: str, pool: Any, name: str) -> None:
+    def __init__(self, dense: Dense, precision: str, pool: _native.Pool, name: str) -> None:
         self._pool = pool
         with _told(name):
             norm = None if dense.norm is None else _norm(dense.norm)
             activation = _ACTIVATIONS[dense.activation]
-            self._native = _native.Dense(_linear(dense.linear), activation, (_PRECISIONS[precision], 0.0, 0.0), norm, pool)
+            self._native = _native.Dense(
+                _linear(dense.linear), activation, (_PRECISIONS[precision], 0.0, 0.0), norm, pool
+            )
 
     @property
     def bytes(self) -> int:
@@ -145,16 +157,19 @@ class Engine:
     """A Network ready to run: embeddings, encoder and head on one pool of threads."""
 
     def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
-        with _told("threads"):
-            self._pool = _native.Pool(threads or 0)
+        self._pool = pool(threads)
         _check_tables(network.embeddings)
         self._embeddings = network.embeddings
-        self._tables = tuple(None if t is None else _matrix(t) for t in (network.embeddings.word, network.embeddings.position, network.embeddings.kind))
+        self._word, self._position = _matrix(network.embeddings.word), _matrix(network.embeddings.position)
+        self._kind = None if network.embeddings.kind is None else _matrix(network.embeddings.kind)
         project = network.embeddings.project
-        self._project = None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
+        self._project = (
+            None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
+        )
         self.encoder = EncoderEngine(network.encoder, plan, self._pool)
         self._head = [
-            DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}") for i, step in enumerate(network.head.steps)
+            DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}")
+            for i, step in enumerate(network.head.steps)
         ]
 
     @property
@@ -170,9 +185,9 @@ class Engine:
     def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
         """One row per token; all arguments are flat int64."""
         rows = np.empty((len(ids), self._embeddings.word.shape[1]), np.float32)
-        word, position, kind = self._tables
         with _told("input"):
-            _native.embed(word, position, kind, _norm(self._embeddings.norm), ids, positions, kinds, rows, self._pool)
+            tables = self._word, self._position, self._kind, _norm(self._embeddings.norm)
+            _native.embed(*tables, ids, positions, kinds, rows, self._pool)
         return rows if self._project is None else self._project.run(rows)
 
     def head(self, rows: Array) -> Array:
@@ -195,28 +210,9 @@ def _check_tables(embeddings: Embeddings) -> None:
                 raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")
 
 
-def convert(network: Network, plan: Plan) -> Network:
-    """The network with its weights in the plan's types, as an artifact stores them."""
-    pool = _native.Pool(0)
-
-    def product(linear: Linear, kind: str) -> Linear:
-        if kind == "s8" and linear.scales is None:
-            values, scales = np.empty(linear.weight.shape, np.int8), np.empty(len(linear.weight), np.float32)
-            _native.quantize(_matrix(linear.weight), values, scales, pool)
-            return replace(linear, weight=values, scales=scales)
-        if kind == "bf16":
-            import ml_dtypes
-
-            return replace(linear, weight=linear.floats().astype(ml_dtypes.bfloat16), scales=None)
-        return linear
-
-    layers = []
-    for layer, layer_plan in zip(network.encoder.layers, plan.layers, strict=True):
-        kinds = {name: getattr(layer_plan, "qkv" if name in ("query", "key", "value") else name).type for name in LINEARS}
-        layers.append(replace(layer, **{name: product(getattr(layer, name), kind) for name, kind in kinds.items()}))
-    steps_ = tuple(
-        replace(s, linear=product(s.linear, head_precision(network, plan, i))) for i, s in enumerate(network.head.steps)
-    )
-    return replace(
-        network, encoder=replace(network.encoder, layers=tuple(layers)), head=replace(network.head, steps=steps_)
-    )
+def quantize(weight: Array) -> tuple[Array, Array]:
+    """A float weight `[outputs, inputs]` as int8 values and their scales per output."""
+    values, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
+    with _told("quantize"):
+        _native.quantize(_matrix(weight), values, scales, pool())
+    return values, scales

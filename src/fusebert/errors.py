@@ -1,4 +1,4 @@
-"""The one family of errors that fusebert raises on purpose: each message is a sentence that names the file, node or field."""
+"""The errors that fusebert raises on purpose, one family: each message is a sentence that names the file or field."""
 
 
 class FusebertError(Exception):

@@ -73,6 +73,16 @@ class Tensors(Mapping[str, Array]):
         return len(self._entries)
 
 
+def check_shape(path: Path, name: str, array: Array, shape: tuple[int | None, ...]) -> None:
+    """Refuses a tensor of another shape; None stands for any size."""
+    if array.ndim == len(shape) and all(want in (None, have) for have, want in zip(array.shape, shape, strict=True)):
+        return
+    wanted = " x ".join("any" if size is None else str(size) for size in shape)
+    raise FusebertError(
+        f"{path}: tensor {name} is {' x '.join(map(str, array.shape)) or 'a scalar'}, expected {wanted}"
+    )
+
+
 @contextmanager
 def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""

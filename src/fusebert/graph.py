@@ -1,4 +1,4 @@
-"""Graph: a model as nodes in one vocabulary with named tensors, whatever file it came from. A value; knows no format."""
+"""Graph: a model as nodes in one vocabulary with named tensors, whatever file it came from. Knows no format."""
 
 from __future__ import annotations
 

@@ -22,9 +22,15 @@ def inspect(path: str | Path) -> Report:
         kind = "fusebert artifact"
     elif huggingface.is_checkpoint(folder):
         network = huggingface.read(folder)
-        plan, max_length, kind = make_plan("fp32", len(network.encoder.layers)), network.embeddings.longest, "Hugging Face checkpoint"
+        plan, max_length, kind = (
+            make_plan("fp32", len(network.encoder.layers)),
+            network.embeddings.longest,
+            "Hugging Face checkpoint",
+        )
     else:
-        raise FusebertError(f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)")
+        raise FusebertError(
+            f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)"
+        )
     first = network.encoder.layers[0] if network.encoder.layers else None
     facts = {
         "kind": kind,
@@ -50,7 +56,10 @@ def _parts(network: Network) -> Table:
     parts: dict[str, list[Array]] = {"embeddings": [], "layer": [], "head": []}
     for name, array in network.weights():
         parts[name.split(".")[0]].append(array)
-    rows = tuple(("encoder" if name == "layer" else name, _count(arrays), _bytes(arrays), _types(arrays)) for name, arrays in parts.items())
+    rows = tuple(
+        ("encoder" if name == "layer" else name, _count(arrays), _bytes(arrays), _types(arrays))
+        for name, arrays in parts.items()
+    )
     return Table("weights", ("part", "parameters", "bytes", "types"), rows)
 
 
@@ -74,6 +83,12 @@ def _plan(plan: Plan) -> Table:
         if i + 1 < len(plan.layers) and plan.layers[i + 1] == layer:
             continue
         products = [getattr(layer, name) for name in PRODUCTS]
-        rows.append((f"{begin} to {i}", *(p.type if p.low >= p.high else f"{p.type} {p.low:g}..{p.high:g}" for p in products), layer.attention))
+        rows.append(
+            (
+                f"{begin} to {i}",
+                *(p.type if p.low >= p.high else f"{p.type} {p.low:g}..{p.high:g}" for p in products),
+                layer.attention,
+            )
+        )
         begin = i + 1
     return Table("plan", ("layers", *PRODUCTS, "attention"), tuple(rows))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fusebert import answers, artifact
 from fusebert.encoder import Batch
-from fusebert.engine import Engine, convert, steps
+from fusebert.engine import Engine, steps
 from fusebert.errors import FusebertError
 from fusebert.files import new_folder
 from fusebert.formats import huggingface
@@ -18,6 +18,7 @@ from fusebert.graph import Array
 from fusebert.network import Network, check_ids, positions
 from fusebert.plan import PRODUCTS, Plan, make_plan
 from fusebert.progress import progress as progress_bar
+from fusebert.quantize import convert, smooth
 from fusebert.tokenizer import Text, Tokenizer, Tokens
 
 PADDING = ("auto", "skip", "compute")
@@ -44,7 +45,9 @@ def load(
         raise FusebertError(f"{folder} is not a folder; load takes a Hugging Face checkpoint or a fusebert artifact")
     if artifact.is_artifact(folder):
         if head is not None or ranges is not None:
-            raise FusebertError(f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead")
+            raise FusebertError(
+                f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead"
+            )
         network, plan, max_length = artifact.read(folder)
         if precision not in (None, plan.precision):
             raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")
@@ -52,6 +55,8 @@ def load(
     if huggingface.is_checkpoint(folder):
         network = huggingface.read(folder, head)
         plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
+        if plan.decoder == "s8" and ranges is None:
+            network = smooth(network, threads)
         return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
     raise FusebertError(f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)")
 
@@ -60,7 +65,12 @@ class Model:
     """A network packed for one plan. Safe to call from several threads at once."""
 
     def __init__(
-        self, network: Network, plan: Plan, tokenizer: Tokenizer | None = None, threads: int | None = None, padding: str = "auto"
+        self,
+        network: Network,
+        plan: Plan,
+        tokenizer: Tokenizer | None = None,
+        threads: int | None = None,
+        padding: str = "auto",
     ) -> None:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
         self._tokenizer = tokenizer
@@ -133,8 +143,10 @@ class Model:
         return embeddings
 
     def predict(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> list[Any]:
-        """What the head says of each text or pair, in the order given: a Label (sequence classifier), a list of Spans
-        (token classifier), a Span (question answering; pairs of question and context), or words for every mask token."""
+        """What the head says of each text or pair, in the order given.
+
+        A Label (sequence classifier), a list of Spans (token classifier), a Span (question answering, for pairs of
+        question and context), or likely words for every mask token."""
         kind = self.network.head.kind
         if kind == "none":
             raise FusebertError("this model has no head to predict with; use encode")
@@ -177,7 +189,12 @@ class Model:
         """Writes the artifact folder: whole, or not at all."""
         with new_folder(Path(path), overwrite) as folder:
             longest = self.network.embeddings.longest
-            artifact.write(folder, convert(self.network, self.plan), self.plan, self._tokenizer.max_length if self._tokenizer else longest)
+            artifact.write(
+                folder,
+                convert(self.network, self.plan),
+                self.plan,
+                self._tokenizer.max_length if self._tokenizer else longest,
+            )
             if self._tokenizer:
                 self._tokenizer.save(folder / "tokenizer.json")
 
@@ -195,7 +212,9 @@ class Model:
     ) -> tuple[Array, list[Array]]:
         embeddings = self.network.embeddings
         if ids.shape[1] > embeddings.longest:
-            raise FusebertError(f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}")
+            raise FusebertError(
+                f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
+            )
         kinds = None if token_type_ids is None else check_ids("token_type_ids", token_type_ids, ids.shape)
         if embeddings.kind is None:
             if kinds is not None and kinds.any():
@@ -251,7 +270,12 @@ class Model:
         return self._engine.embed(flat, np.concatenate([np.empty(0, np.int64), *places]), kinds), batch
 
     def _each_batch(
-        self, tokens: list[Tokens], batch_tokens: int, use: Callable[[list[int], Array, Batch], None], label: str, show: bool
+        self,
+        tokens: list[Tokens],
+        batch_tokens: int,
+        use: Callable[[list[int], Array, Batch], None],
+        label: str,
+        show: bool,
     ) -> None:
         with progress_bar(label, len(tokens), show) as advance:
             for numbers in _groups(tokens, batch_tokens):

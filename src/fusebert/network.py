@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.encoder import Encoder, Linear, Norm
+from fusebert.encoder import Encoder, Linear, Norm, as_array
 from fusebert.errors import FusebertError
 from fusebert.graph import Array
 
@@ -19,7 +19,7 @@ HEADS = ("none", "sequence", "token", "question", "masked")
 class Embeddings:
     """Tables `[entries, width]`; `project` widens ELECTRA's narrow rows.
 
-    Positions count from 0; or, where `padding_id` is given (RoBERTa), from padding_id + 1 over the ids that are not it."""
+    Positions count from 0; or, where `padding_id` is given (RoBERTa), from padding_id + 1 over all other ids."""
 
     word: Array
     position: Array
@@ -45,8 +45,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class Head:
-    """What is made of the encoder's rows, and of which: a "sequence" head reads the first row of each sequence, a "none"
-    head too (its steps are the pooler, if there is one), the others every row."""
+    """What is made of the encoder's rows, and of which: a "sequence" head reads the first row of each sequence, and so
+    does "none", whose steps are the pooler, if there is one; the others read every row."""
 
     kind: str = "none"
     steps: tuple[Dense, ...] = ()
@@ -87,9 +87,8 @@ class Network:
 
 
 def _linear_weights(name: str, linear: Linear) -> Iterator[tuple[str, Array]]:
-    for part in ("weight", "scales", "bias"):
-        if getattr(linear, part) is not None:
-            yield f"{name}.{part}", getattr(linear, part)
+    for part, array in linear.arrays():
+        yield f"{name}.{part}", array
 
 
 def _norm_weights(name: str, norm: Norm) -> Iterator[tuple[str, Array]]:
@@ -108,9 +107,11 @@ def positions(embeddings: Embeddings, input_ids: Array) -> Array:
 
 def check_ids(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Array:
     """Token ids or types as int64 `[sequences, length]`."""
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.dtype.kind not in "iub" or array.ndim != 2:
-        raise FusebertError(f"{name}: a two-dimensional array of integers is expected, not {array.dtype} with shape {array.shape}")
+        raise FusebertError(
+            f"{name}: a two-dimensional array of integers is expected, not {array.dtype} with shape {array.shape}"
+        )
     if shape is not None and array.shape != shape:
         raise FusebertError(f"{name} has shape {array.shape}, but input_ids {shape}")
     return array.astype(np.int64)

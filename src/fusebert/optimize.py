@@ -1,4 +1,4 @@
-"""The whole way from a model on disk to an optimised one: read, pack, prove, save. A path in, a folder and a Report out."""
+"""The way from a model on disk to an optimised one: read, pack, prove, save. A path in, a folder and a Report out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from fusebert.compare import compare, table, within
 from fusebert.errors import FusebertError
 from fusebert.model import Model, load
-from fusebert.report import Report
+from fusebert.report import Report, Table
 
 
 class DifferentError(FusebertError):
@@ -38,8 +38,8 @@ def optimize(
         if not within(differences, precision):
             worst = max(differences, key=lambda d: d.worst_error)
             raise DifferentError(
-                f"{path} as {precision} differs too much from fp32: {worst.output} by {worst.worst_error:.3g} of its scale, "
-                f"mean cosine {worst.mean_cosine:.5f}; nothing was written. Try another precision."
+                f"{path} as {precision} differs too much from fp32: {worst.output} by {worst.worst_error:.3g} of its "
+                f"scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. Try another precision."
             )
     model.save(out, overwrite)
     written = load(out, threads=threads)
@@ -48,7 +48,7 @@ def optimize(
     return _report(Path(path), out, model, tuple([table(differences)] if verify else []))
 
 
-def _report(path: Path, out: Path, model: Model, tables: tuple[object, ...]) -> Report:
+def _report(path: Path, out: Path, model: Model, tables: tuple[Table, ...]) -> Report:
     layers = model.network.encoder.layers
     before, after = (sum(f.stat().st_size for f in folder.glob("*.safetensors")) for folder in (path, out))
     return Report(
@@ -62,6 +62,6 @@ def _report(path: Path, out: Path, model: Model, tables: tuple[object, ...]) -> 
             "bytes_after": after,
             "verdict": "same answers within tolerance" if tables else "not compared",
         },
-        tables,  # type: ignore[arg-type]
+        tables,
         ("Compared with the same checkpoint in fp32 on random ids with every kind of padding.",) if tables else (),
     )

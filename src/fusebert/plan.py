@@ -38,7 +38,7 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """`precision` is the name the user chose; `decoder` the type of a masked-language head's product with the vocabulary."""
+    """`precision` is the name the user chose; `decoder` the type of a masked-language head's last product."""
 
     precision: str
     layers: tuple[LayerPlan, ...]
@@ -51,15 +51,17 @@ class Plan:
 
 
 def make_plan(precision: str, layers: int, ranges: Any = None) -> Plan:
-    """The plan for one of PRECISIONS; `ranges` `[layers, 4, 2]` (low and high of each product's input) makes int8 static."""
+    """The plan for one of PRECISIONS; `ranges` `[layers, 4, 2]`, low and high of every input, make int8 static."""
     if precision not in PRECISIONS:
         raise FusebertError(f"precision {precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
     fixed = _checked_ranges(ranges, precision, layers)
     kind = _PRODUCT[precision]
-    plans = [
-        LayerPlan(*(Product(kind, *map(float, fixed[i, j])) for j in range(len(PRODUCTS))), attention=_REST[precision])
-        for i in range(layers)
-    ]
+    plans = []
+    for layer in fixed:
+        products = {
+            name: Product(kind, float(low), float(high)) for name, (low, high) in zip(PRODUCTS, layer, strict=True)
+        }
+        plans.append(LayerPlan(**products, attention=_REST[precision]))
     return Plan(precision, tuple(plans), kind)
 
 
@@ -71,7 +73,9 @@ def _checked_ranges(ranges: Any, precision: str, layers: int) -> Array:
         raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}")
     fixed = np.asarray(ranges, np.float32)
     if fixed.size != layers * 8:
-        raise FusebertError(f"ranges hold {fixed.size} numbers; {layers} layers need {layers * 8} (low and high of four products)")
+        raise FusebertError(
+            f"ranges hold {fixed.size} numbers; {layers} layers need {layers * 8} (low and high of four products)"
+        )
     fixed = fixed.reshape(shape)
     if not (np.isfinite(fixed).all() and (fixed[..., 0] < fixed[..., 1]).all()):
         raise FusebertError("ranges: every low must be finite and below its high")

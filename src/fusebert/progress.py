@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def progress(label: str, total: int, show: bool = True) -> Iterator[Callable[[int], None]]:
     """Yields `advance(steps)`; draws nothing unless `show` is set and standard error is a terminal."""
     if not (show and sys.stderr.isatty()):
-        yield lambda steps: None
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import Progress

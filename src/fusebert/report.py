@@ -30,6 +30,8 @@ class Report:
         return {
             "title": self.title,
             **self.facts,
-            **{table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in self.tables},
+            **{
+                table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in self.tables
+            },
             "notes": list(self.notes),
         }

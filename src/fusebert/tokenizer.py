@@ -1,4 +1,4 @@
-"""Text to token ids, by the `tokenizers` library: from tokenizer.json, or made from vocab.txt as BERT's tokenizer is."""
+"""Text to token ids, by the `tokenizers` library: from tokenizer.json, or built from vocab.txt the way BERT's is."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Text = str | tuple[str, str]
 
 @dataclass(frozen=True)
 class Tokens:
-    """One tokenised text: ids, token types, and for each token its characters in the text it comes from (0 or 1; None for
-    special tokens)."""
+    """One tokenised text: ids, token types, and for each token its characters in the text it comes from, which is the
+    first (0), the second (1), or none for special tokens."""
 
     ids: list[int]
     kinds: list[int]
@@ -56,12 +56,13 @@ class Tokenizer:
     def __call__(self, texts: Iterable[Text]) -> list[Tokens]:
         """Tokens of every text, in order."""
         return [
-            Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids) for e in self._tokenizer.encode_batch([_checked(t) for t in texts])
+            Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids)
+            for e in self._tokenizer.encode_batch([_checked(t) for t in texts])
         ]
 
     def decode(self, ids: list[int]) -> str:
-        """Ids back to text."""
-        return str(self._tokenizer.decode(ids))
+        """Ids back to text, special tokens included."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def mask_id(self) -> int | None:
         """The id of the mask token, or None where there is none."""
@@ -108,7 +109,7 @@ def _from_vocabulary(path: Path, options: dict[str, Any]) -> Any:
     special = {}
     for name in ("unk", "cls", "sep", "pad", "mask"):
         token = options.get(f"{name}_token", f"[{name.upper()}]")
-        token = token.get("content") if isinstance(token, dict) else token
+        token = str(token.get("content") if isinstance(token, dict) else token)
         special[name] = token
         if token not in vocabulary:
             raise FusebertError(f"{path} has no line {token!r}, which is the {name} token")
@@ -126,4 +127,3 @@ def _from_vocabulary(path: Path, options: dict[str, Any]) -> Any:
     tokenizer.decoder = tokenizers.decoders.WordPiece()
     tokenizer.add_special_tokens(list(special.values()))
     return tokenizer
-

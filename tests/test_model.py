@@ -1,0 +1,202 @@
+"""Model: texts in, answers out; bad input refused; safe under threads and over time."""
+
+import gc
+import resource
+import threading
+
+import numpy as np
+import pytest
+import stock
+
+import fusebert
+from fusebert import FusebertError
+from fusebert.answers import Label, Span
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    *["a", "b", "c", "d", "e", "f", "g", "h", "red", "green", "blue", "is", "are", "the", "cat", "dog", "what", "who"],
+]
+TEXTS = ["the cat is red", "what is the dog", "a b c d e f g h", "", "blue"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+    for head in stock.HEADS:
+        made[head] = stock.make(
+            tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS), max_position_embeddings=40
+        )
+        (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    return made
+
+
+def test_encode_keeps_the_order_and_ignores_the_grouping(folders):
+    model = fusebert.load(folders["none"])
+    want = np.stack([model.encode([text])[0] for text in TEXTS])
+    assert np.array_equal(model.encode(TEXTS), want)
+    assert np.array_equal(model.encode(TEXTS, batch_tokens=1), want)
+    assert np.allclose(np.linalg.norm(want, axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_pooling(folders, pooling):
+    from transformers import BertTokenizerFast
+
+    tokens = BertTokenizerFast(vocab=str(folders["none"] / "vocab.txt"))(TEXTS, padding=True, return_tensors="np")
+    hidden = stock.run(stock.load(folders["none"]), **tokens)["last_hidden_state"]
+    mask = tokens["attention_mask"][..., None]
+    want = {
+        "mean": (hidden * mask).sum(1) / mask.sum(1),
+        "cls": hidden[:, 0],
+        "max": np.where(mask == 1, hidden, -np.inf).max(1),
+    }[pooling]
+    got = fusebert.load(folders["none"]).encode(TEXTS, pooling=pooling, normalize=False)
+    assert stock.error(got, want) <= 1e-5
+
+
+def test_pairs_differ_from_single_texts(folders):
+    model = fusebert.load(folders["none"])
+    pair, single = model.encode([("the cat", "the dog")]), model.encode(["the cat the dog"])
+    assert not np.allclose(pair, single)
+
+
+def test_predict_labels(folders):
+    model = fusebert.load(folders["sequence"])
+    logits = stock.run(
+        stock.load(folders["sequence"], "sequence"), np.array([[2, WORDS.index("the"), WORDS.index("cat"), 3]])
+    )["logits"][0]
+    (label,) = model.predict(["the cat"])
+    shares = np.exp(logits) / np.exp(logits).sum()
+    assert isinstance(label, Label)
+    assert label.label == f"LABEL_{shares.argmax()}"
+    assert np.allclose(list(label.scores.values()), shares, atol=1e-5)
+    assert label.score == max(label.scores.values())
+
+
+def test_predict_spans_answers_and_words(folders):
+    (spans,) = fusebert.load(folders["token"]).predict(["the cat"])
+    assert [(s.text, s.start, s.end) for s in spans] == [("the", 0, 3), ("cat", 4, 7)]
+    (answer,) = fusebert.load(folders["question"]).predict([("who is red", "the cat is red")])
+    assert isinstance(answer, Span)
+    assert answer.text
+    assert answer.text == "the cat is red"[answer.start : answer.end]
+    (words,) = fusebert.load(folders["masked"]).predict(["the [MASK] is [MASK]"])
+    assert len(words) == 2
+    assert all(len(w) == 5 and w[0][1] >= w[4][1] for w in words)
+
+
+def test_texts_are_cut_to_what_the_model_can_hold(folders):
+    assert np.isfinite(fusebert.load(folders["none"]).encode(["a " * 100])).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda m: m.run([[1, 2], [3]]), "input_ids"),
+        (lambda m: m.run([1, 2]), "two-dimensional"),
+        (lambda m: m.run([[0.5]]), "integers"),
+        (lambda m: m.run([[10**6]]), "token id 1000000 is outside 0 to"),
+        (lambda m: m.run([[-1]]), "token id -1"),
+        (lambda m: m.run([[1] * 41]), "positions for 40"),
+        (lambda m: m.run([[1, 2]], token_type_ids=[[0, 7]]), "token type 7"),
+        (lambda m: m.run([[1, 2]], token_type_ids=[[0]]), "token_type_ids has shape"),
+        (lambda m: m.run([[1, 2]], [[1]]), "attention_mask has shape"),
+        (lambda m: m.run([[1, 2]], [[1, 2]]), "only 0 and 1"),
+        (lambda m: m.run([[1, 2]], [3]), "lengths"),
+        (lambda m: m.run([[1, 2]], np.full((1, 1, 1, 2), np.nan)), "NaN"),
+        (lambda m: m.run([[1, 2]], np.zeros((2, 1, 1, 2))), "attention_mask has shape"),
+        (lambda m: m.encode("one text"), "list of texts"),
+        (lambda m: m.encode([3]), "a text is a string"),
+        (lambda m: m.encode(["a"], pooling="sum"), "mean, cls, max"),
+        (lambda m: m.encode(["a"], batch_tokens=0), "batch_tokens"),
+        (lambda m: m.predict(["a"]), "no head"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(folders, call, sentence):
+    with pytest.raises(FusebertError, match=sentence):
+        call(fusebert.load(folders["none"]))
+
+
+def test_empty_batches_run(folders):
+    model = fusebert.load(folders["none"])
+    assert model.run(np.zeros((0, 5), int))["last_hidden_state"].shape == (0, 5, 64)
+    assert model.run(np.zeros((3, 0), int))["last_hidden_state"].shape == (3, 0, 64)
+    assert model.encode([]).shape == (0, 64)
+
+
+def test_observed_ranges_make_int8_static(folders):
+    fp32 = fusebert.load(folders["none"])
+    ranges = fp32.observe(TEXTS)
+    assert ranges.shape == (3, 4, 2)
+    assert (ranges[..., 0] < ranges[..., 1]).all()
+    static = fusebert.load(folders["none"], "int8", ranges=ranges)
+    assert static.plan.static
+    assert stock.cosine(static.encode(TEXTS), fp32.encode(TEXTS)).min() > 0.98
+    for bad in (ranges[:1], ranges * np.nan, ranges[..., ::-1]):
+        with pytest.raises(FusebertError, match="ranges"):
+            fusebert.load(folders["none"], "int8", ranges=bad)
+    with pytest.raises(FusebertError, match="not to bf16"):
+        fusebert.load(folders["none"], "bf16", ranges=ranges)
+
+
+def test_profile_names_every_step(folders):
+    seconds = fusebert.load(folders["none"]).profile([[1, 2, 3]])
+    assert list(seconds) == ["qkv", "attention", "attention_out", "ffn_in", "ffn_out"]
+    assert min(seconds.values()) > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_eight_threads_calling_one_model_get_the_right_answers(folders, threads):
+    model = fusebert.load(folders["none"], "int8", threads=threads)
+    inputs = [np.random.default_rng(i).integers(0, len(WORDS), (i + 1, 20)) for i in range(8)]
+    want = [model.run(ids)["last_hidden_state"] for ids in inputs]
+    wrong = []
+
+    def call(i: int) -> None:
+        wrong.extend(i for _ in range(20) if not np.array_equal(model.run(inputs[i])["last_hidden_state"], want[i]))
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_a_thousand_loads_and_frees_leave_memory_flat(folders):
+    def load_and_run(times: int) -> int:
+        for _ in range(times):
+            fusebert.load(folders["none"], "int8", threads=2).run([[1, 2, 3]])
+        gc.collect()
+        with open("/proc/self/statm") as statm:  # noqa: PTH123
+            return int(statm.read().split()[1]) * resource.getpagesize()
+
+    before = load_and_run(100)
+    assert load_and_run(1000) - before < 16 << 20
+
+
+def test_a_forked_child_can_run(folders):
+    import os
+
+    model = fusebert.load(folders["none"], threads=2)
+    want = model.run([[1, 2, 3]])["last_hidden_state"]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(model.run([[1, 2, 3]])["last_hidden_state"], want) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_models_say_what_they_use(folders):
+    model = fusebert.load(folders["none"], "int8", threads=1)
+    assert model.threads == 1
+    assert 0 < model.bytes < 1 << 20
+    with pytest.raises(FusebertError, match="threads"):
+        fusebert.load(folders["none"], threads=-3)
+    with pytest.raises(FusebertError, match="fp32, bf16, int8, int8-bf16"):
+        fusebert.load(folders["none"], "fp8")
+    with pytest.raises(FusebertError, match="not a folder"):
+        fusebert.load(folders["none"] / "nothing")
