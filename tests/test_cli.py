@@ -54,7 +54,7 @@ def test_optimize_refuses_to_overwrite_and_to_differ(run, folders, tmp_path, mon
     (tmp_path / "out").mkdir()
     assert "exists" in run("optimize", folders["none"], "-o", tmp_path / "out", code=2)
     run("optimize", folders["none"], "-o", tmp_path / "out", "--overwrite")
-    monkeypatch.setattr("fusebert.compare.TOLERANCES", {"int8": (1e-9, 1.0)})
+    monkeypatch.setitem(sys.modules["fusebert.compare"].TOLERANCES, "int8", (1e-9, 1.0))
     message = run("optimize", folders["none"], "-o", tmp_path / "new", code=1)
     assert "nothing was written" in message
     assert not (tmp_path / "new").exists()
@@ -72,6 +72,7 @@ def test_run_answers_for_every_head(run, folders):
     assert len(words) == 5
     similar = json.loads(run("run", folders["none"], "the cat", "the dog", "--json"))["similarity"]
     assert similar[0]["1"] == 1
+    assert len(json.loads(run("run", folders["none"], "the cat", "--json"))["embeddings"][0]) == 64
     assert "similarity" in run("run", folders["none"], "the cat", "[bold]the dog")
 
 

@@ -109,6 +109,8 @@ def test_texts_are_cut_to_what_the_model_can_hold(folders):
         (lambda m: m.run([[1, 2]], [3]), "lengths"),
         (lambda m: m.run([[1, 2]], np.full((1, 1, 1, 2), np.nan)), "NaN"),
         (lambda m: m.run([[1, 2]], np.zeros((2, 1, 1, 2))), "attention_mask has shape"),
+        (lambda m: m.run([[1, 2]], np.zeros((1, 3, 2, 2))), "attention_mask has shape"),
+        (lambda m: m.run([[1, 2]], [[1, 2], [1]]), "different lengths"),
         (lambda m: m.encode("one text"), "list of texts"),
         (lambda m: m.encode([3]), "a text is a string"),
         (lambda m: m.encode(["a"], pooling="sum"), "mean, cls, max"),
@@ -147,6 +149,7 @@ def test_profile_names_every_step(folders):
     seconds = fusebert.load(folders["none"]).profile([[1, 2, 3]])
     assert list(seconds) == ["qkv", "attention", "attention_out", "ffn_in", "ffn_out"]
     assert min(seconds.values()) > 0
+    assert fusebert.load(folders["none"]).profile([[1, 2]], np.zeros((1, 4, 1, 2))).keys() == seconds.keys()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

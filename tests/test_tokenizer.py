@@ -129,9 +129,9 @@ def test_a_line_separator_inside_a_word_does_not_shift_the_ids_after_it(tmp_path
     assert read(tmp_path)(["the dog"])[0].ids == [2, 6, 8, 3]
 
 
-def test_decoding_gives_the_text_back(tmp_path: Path) -> None:
+def test_decoding_gives_the_text_back_with_its_special_tokens(tmp_path: Path) -> None:
     tokenizer = read(write(tmp_path))
-    assert tokenizer.decode(tokenizer(["The unaffable cats"])[0].ids) == "the unaffable cats"
+    assert tokenizer.decode(tokenizer(["The unaffable cats"])[0].ids) == "[CLS] the unaffable cats [SEP]"
 
 
 # How long a text may be.

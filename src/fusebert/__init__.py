@@ -1,6 +1,6 @@
 """fusebert: BERT-family inference on CPUs with one fused native encoder.
 
-The public names are bound here at once, because a verb and its file share a name: `fusebert.optimize` is the function."""
+The public names are bound at once, because a verb and its file share a name: `fusebert.optimize` is the function."""
 
 from fusebert.compare import compare
 from fusebert.errors import FusebertError, UnsupportedError

@@ -5,14 +5,13 @@ Exit codes: 0 done, 1 the answers differ, 2 anything the user can mend."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fusebert.errors import FusebertError
-from fusebert.report import Report, Table
+from fusebert.report import Report
 from fusebert.show import show, show_error
 
 app = typer.Typer(
@@ -74,7 +73,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
-    _finish(as_json, lambda: _run(model, texts, pair, precision, pooling, head, threads))
+    from fusebert.run import run as work
+
+    _finish(as_json, lambda: work(model, texts, pair, precision, pooling, head, threads, vectors=as_json))
 
 
 @app.command(epilog="Example: fusebert inspect ./my-bert")
@@ -91,47 +92,6 @@ def doctor(as_json: Json = False) -> None:
     from fusebert.doctor import doctor as work
 
     _finish(as_json, work)
-
-
-def _run(
-    model: Path,
-    texts: list[str],
-    pair: bool,
-    precision: str | None,
-    pooling: str,
-    head: str | None,
-    threads: int | None,
-) -> Report:
-    from fusebert.model import load
-
-    if pair and len(texts) % 2:
-        raise FusebertError(f"--pair needs an even number of texts, not {len(texts)}")
-    inputs: list[Any] = list(zip(texts[::2], texts[1::2], strict=True)) if pair else list(texts)
-    loaded = load(model, precision, threads, head=head)
-    facts = {"family": loaded.network.family, "precision": loaded.plan.precision, "threads": loaded.threads}
-    names = [" | ".join(i) if pair else i for i in inputs]
-    kind = loaded.network.head.kind
-    if kind == "none":
-        embeddings = loaded.encode(inputs, pooling)
-        similarity = (embeddings @ embeddings.T).astype(float)
-        rows = tuple((name, *(round(float(s), 4) for s in line)) for name, line in zip(names, similarity, strict=True))
-        columns = ("text", *(str(i + 1) for i in range(len(names))))
-        return Report(str(model), facts, (Table("similarity", columns, rows),))
-    results = loaded.predict(inputs)
-    if kind == "sequence":
-        found = [(name, r.label, round(r.score, 4)) for name, r in zip(names, results, strict=True)]
-        return Report(str(model), facts, (Table("labels", ("text", "label", "score"), tuple(found)),))
-    if kind == "masked":
-        words = [
-            (name, i + 1, w, round(s, 4))
-            for name, r in zip(names, results, strict=True)
-            for i, m in enumerate(r)
-            for w, s in m
-        ]
-        return Report(str(model), facts, (Table("words", ("text", "mask", "word", "score"), tuple(words)),))
-    spans = [(name, s) for name, r in zip(names, results, strict=True) for s in (r if kind == "token" else [r])]
-    rows = tuple((name, *asdict(span).values()) for name, span in spans)
-    return Report(str(model), facts, (Table("spans", ("text", "found", "start", "end", "label", "score"), rows),))
 
 
 def main() -> None:

@@ -150,8 +150,8 @@ class Batch:
         mask = as_array("attention_mask", mask)
         if mask.ndim in (1, 2):
             return _compacted(_rows_mask(mask, shape), shape, hidden_rows)
-        bias = _additive(mask, shape)
-        return Batch(offsets, full, shape, bias=np.broadcast_to(bias, (sequences, heads, length, length)))
+        bias = np.broadcast_to(_additive(mask, shape, heads), (sequences, heads, length, length))
+        return Batch(offsets, full, shape, bias=bias)
 
     def spread(self, rows: Array, drop_hidden: bool) -> Array:
         """Rows back at their places in the padded batch; zeros everywhere else."""
@@ -198,22 +198,20 @@ def _rows_mask(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_]:
     return visible
 
 
-def _additive(mask: Array, shape: tuple[int, int]) -> NDArray[np.float32]:
+def _additive(mask: Array, shape: tuple[int, int], heads: int) -> NDArray[np.float32]:
     """A (B, S, S) 0/1 mask or a four-dimensional one (boolean, or floats to be added) as something to add."""
     sequences, length = shape
     if mask.ndim == 3 and mask.shape == (sequences, length, length):
         if not np.isin(mask, (0, 1)).all():
             raise FusebertError("attention_mask: a three-dimensional mask holds only 0 and 1")
         mask = mask.astype(bool)[:, None]
-    elif (
-        mask.ndim != 4
-        or mask.shape[0] not in (1, sequences)
-        or mask.shape[2] not in (1, length)
-        or mask.shape[3] != length
+    elif mask.ndim != 4 or any(
+        have not in allowed
+        for have, allowed in zip(mask.shape, ((1, sequences), (1, heads), (1, length), (length,)), strict=True)
     ):
         raise FusebertError(
             f"attention_mask has shape {mask.shape}; for input_ids {shape} it is (B), (B, S), (B, S, S) or "
-            "(B, heads, S, S), where heads and the first S may be 1"
+            f"(B, {heads}, S, S), where all but the last may be 1"
         )
     if mask.dtype == bool:
         return np.where(mask, np.float32(0), np.float32(LOWEST))

@@ -63,7 +63,10 @@ class Tensors(Mapping[str, Array]):
         shape = tuple(entry["shape"])
         if 0 in shape:
             return np.empty(shape, dtype)
-        array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
+        try:
+            array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
+        except (OSError, ValueError) as error:  # the file changed since it was opened
+            raise FusebertError(f"{self._path}: tensor {name} cannot be mapped: {error}") from None
         return np.require(array.astype(np.float32) if dtype == np.float64 else array, requirements="A").view(np.ndarray)
 
     def __iter__(self) -> Iterator[str]:

@@ -102,8 +102,7 @@ class Model:
         that a pooler or classifier reads."""
         ids = check_ids("input_ids", input_ids)
         mode = self._hidden_rows(padding)
-        heads = max((layer.heads for layer in self.network.encoder.layers), default=1)
-        batch = Batch.masked(attention_mask, ids.shape, mode, heads)
+        batch = self._batch(ids, attention_mask, mode)
         rows, states = self._encode_rows(ids, token_type_ids, batch, output_hidden_states)
         drop = mode != "compute"
         outputs = self._outputs(rows, batch, drop)
@@ -181,7 +180,7 @@ class Model:
         """Seconds that each step of the encoder took on this batch, over all layers."""
         ids = check_ids("input_ids", input_ids)
         seconds = np.zeros(len(steps()))
-        batch = Batch.masked(attention_mask, ids.shape, self._hidden_rows(None))
+        batch = self._batch(ids, attention_mask, self._hidden_rows(None))
         self._encode_rows(ids, token_type_ids, batch, False, seconds)
         return dict(zip(steps(), map(float, seconds), strict=True))
 
@@ -206,6 +205,10 @@ class Model:
         if self.network.head.kind == "question":
             return "compute"
         return "first" if self.network.head.reads_first else "skip"
+
+    def _batch(self, ids: Array, attention_mask: Any, hidden_rows: str) -> Batch:
+        heads = max((layer.heads for layer in self.network.encoder.layers), default=1)
+        return Batch.masked(attention_mask, ids.shape, hidden_rows, heads)
 
     def _encode_rows(
         self, ids: Array, token_type_ids: Any, batch: Batch, hidden_states: bool, profile: Array | None = None

@@ -45,14 +45,14 @@ def optimize(
     written = load(out, threads=threads)
     if verify and any(d.worst_error for d in compare(model, written)):
         raise DifferentError(f"{out} does not read back as it was written; the disk or the file system is at fault")
-    return _report(Path(path), out, model, tuple([table(differences)] if verify else []))
+    return _report(f"{path} -> {out}", model, written, tuple([table(differences)] if verify else []))
 
 
-def _report(path: Path, out: Path, model: Model, tables: tuple[Table, ...]) -> Report:
+def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...]) -> Report:
     layers = model.network.encoder.layers
-    before, after = (sum(f.stat().st_size for f in folder.glob("*.safetensors")) for folder in (path, out))
+    before, after = (sum(array.nbytes for _, array in m.network.weights()) for m in (model, written))
     return Report(
-        f"{path} -> {out}",
+        title,
         {
             "family": model.network.family,
             "head": model.network.head.kind,
