@@ -203,9 +203,12 @@ def head_precision(network: Network, plan: Plan, step: int) -> str:
 
 
 def _check_tables(embeddings: Embeddings) -> None:
-    for name in ("word", "position", "kind"):
-        table = getattr(embeddings, name)
-        for first in range(0, 0 if table is None else len(table), 4096):
+    norm = embeddings.norm
+    tables = {"word": embeddings.word, "position": embeddings.position, "norm.gain": norm.gain, "norm.bias": norm.bias}
+    if embeddings.kind is not None:
+        tables["kind"] = embeddings.kind
+    for name, table in tables.items():
+        for first in range(0, len(table), 4096):  # in parts, not to hold a large table twice
             if not np.isfinite(np.asarray(table[first : first + 4096], np.float32)).all():
                 raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")
 

@@ -61,11 +61,11 @@ class Tensors(Mapping[str, Array]):
         if dtype is None:
             raise FusebertError(f"{self._path}: tensor {name} has type {entry['dtype']}; use F32, F16 or BF16")
         shape = tuple(entry["shape"])
-        if 0 in shape:
-            return np.empty(shape, dtype)
         try:
+            if 0 in shape:
+                return np.empty(shape, dtype)
             array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
-        except (OSError, ValueError) as error:  # the file changed since it was opened
+        except (OSError, ValueError) as error:  # absurd sizes beside a 0, or the file changed since it was opened
             raise FusebertError(f"{self._path}: tensor {name} cannot be mapped: {error}") from None
         return np.require(array.astype(np.float32) if dtype == np.float64 else array, requirements="A").view(np.ndarray)
 
@@ -109,16 +109,21 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 def _put_in_place(made: Path, path: Path) -> None:
     for file in made.iterdir():
+        file.chmod(0o666 & ~_umask())  # whatever the library that wrote it chose
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
     if not path.exists():
         made.rename(path)
         return
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    path.rename(aside / "old")
+    try:
+        path.rename(aside / "old")
+    except BaseException:
+        aside.rmdir()
+        raise
     try:
         made.rename(path)
-    except OSError:
+    except BaseException:  # an interrupt too
         (aside / "old").rename(path)
         raise
     finally:

@@ -43,22 +43,29 @@ def load(
     folder = Path(path)
     if not folder.is_dir():
         raise FusebertError(f"{folder} is not a folder; load takes a Hugging Face checkpoint or a fusebert artifact")
-    if artifact.is_artifact(folder):
-        if head is not None or ranges is not None:
-            raise FusebertError(
-                f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead"
-            )
-        network, plan, max_length = artifact.read(folder)
-        if precision not in (None, plan.precision):
-            raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")
-        return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest, max_length), threads, padding)
-    if huggingface.is_checkpoint(folder):
-        network = huggingface.read(folder, head)
-        plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
-        if plan.decoder == "s8" and ranges is None:
-            network = smooth(network, threads)
-        return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+    try:
+        if artifact.is_artifact(folder):
+            return _load_artifact(folder, precision, threads, padding, head, ranges)
+        if huggingface.is_checkpoint(folder):
+            network = huggingface.read(folder, head)
+            plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
+            if plan.decoder == "s8" and ranges is None:
+                network = smooth(network, threads)
+            return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+    except FusebertError as error:
+        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
     raise FusebertError(f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)")
+
+
+def _load_artifact(
+    folder: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+) -> Model:
+    if head is not None or ranges is not None:
+        raise FusebertError(f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead")
+    network, plan, max_length = artifact.read(folder)
+    if precision not in (None, plan.precision):
+        raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")
+    return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest, max_length), threads, padding)
 
 
 class Model:
@@ -185,7 +192,10 @@ class Model:
         return dict(zip(steps(), map(float, seconds), strict=True))
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Writes the artifact folder: whole, or not at all."""
+        """Writes the artifact folder: whole, or not at all. Only an artifact or an empty folder is ever replaced."""
+        replaceable = not Path(path).exists() or artifact.is_artifact(Path(path)) or not any(Path(path).iterdir())
+        if overwrite and not replaceable:
+            raise FusebertError(f"{path} holds something that is not an artifact; choose another place")
         with new_folder(Path(path), overwrite) as folder:
             longest = self.network.embeddings.longest
             artifact.write(

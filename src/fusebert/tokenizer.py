@@ -32,8 +32,8 @@ class Tokenizer:
         try:
             tokenizer.no_padding()
             tokenizer.enable_truncation(max_length)
-        except Exception as error:  # the library raises bare Exception
-            raise FusebertError(f"the tokenizer cannot cut texts to {max_length} tokens: {error}") from None
+        except BaseException as error:
+            raise _told(f"the tokenizer cannot cut texts to {max_length} tokens", error) from None
 
     @staticmethod
     def read(folder: Path, longest: int, max_length: int | None = None) -> Tokenizer | None:
@@ -49,16 +49,20 @@ class Tokenizer:
                 return None
         except FusebertError:
             raise
-        except Exception as error:  # the library raises bare Exception for a broken file
-            raise FusebertError(f"{path} is not a readable tokenizer: {error}") from None
+        except BaseException as error:
+            raise _told(f"{path} is not a readable tokenizer", error) from None
         return Tokenizer(tokenizer, max_length or _max_length(folder, longest))
 
     def __call__(self, texts: Iterable[Text]) -> list[Tokens]:
         """Tokens of every text, in order."""
-        return [
-            Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids)
-            for e in self._tokenizer.encode_batch([_checked(t) for t in texts])
-        ]
+        checked = [_checked(text) for text in texts]
+        try:
+            encodings = self._tokenizer.encode_batch(checked)
+        except BaseException as error:
+            raise _told("the tokenizer cannot encode these texts", error) from None
+        if any(len(e.ids) > self.max_length for e in encodings):
+            raise FusebertError(f"the tokenizer's special tokens alone do not fit into {self.max_length} tokens")
+        return [Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids) for e in encodings]
 
     def decode(self, ids: list[int]) -> str:
         """Ids back to text, special tokens included."""
@@ -74,6 +78,14 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Writes tokenizer.json."""
         self._tokenizer.save(str(path))
+
+
+def _told(what: str, error: BaseException) -> BaseException:
+    """The library raises bare Exceptions, and panics that are not even Exceptions; anything else, such as an
+    interrupt, is passed on as it is."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return FusebertError(f"{what}: {error}")
+    return error
 
 
 def _library() -> Any:

@@ -173,7 +173,7 @@ class _Config:
             "multi_label_classification": "multi_label",
             "regression": "regression",
         }
-        if named not in known:
+        if not isinstance(named, str) or named not in known:
             raise UnsupportedError(
                 f"{self.path}: problem_type {named!r} is not supported; these are: {', '.join(known)}"
             )

@@ -20,6 +20,7 @@ class Weights:
     def __init__(self, path: Path, prefix: str) -> None:
         self.path, self._prefix = path, prefix
         self._tensors = _open_weights(path)
+        self._read: dict[str, Array] = {}  # so that a tied weight is the same array wherever it is used
 
     def find(self, *names: str) -> str | None:
         """The first of these names that exists, as it is stored."""
@@ -34,7 +35,7 @@ class Weights:
         stored = self.find(*names)
         if stored is None:
             raise FusebertError(f"{self.path}: the weights have no tensor {names[0]} (nor {self._prefix}{names[0]})")
-        array = self._tensors[stored]
+        array = self._read.setdefault(stored, self._tensors[stored])
         if array.dtype.name not in ("float32", "float16", "bfloat16"):
             raise FusebertError(f"{self.path}: tensor {stored} has type {array.dtype}; use F32, F16 or BF16")
         check_shape(self.path, stored, array, shape)
@@ -100,17 +101,22 @@ def _open_pickle(path: Path) -> Mapping[str, Array]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a broken file
-        raise FusebertError(f"{path} is refused by torch's weights-only loader: {str(error).splitlines()[0]}") from None
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise FusebertError(f"{path} is refused by torch's weights-only loader: {reason}") from None
     if not isinstance(loaded, dict) or not all(isinstance(v, torch.Tensor) for v in loaded.values()):
         raise FusebertError(f"{path} does not hold a dictionary of tensors")
-    return {name: _numpy(tensor.detach()) for name, tensor in loaded.items()}
+    return {str(name): _numpy(path, str(name), tensor) for name, tensor in loaded.items()}
 
 
-def _numpy(tensor: Any) -> Array:
+def _numpy(path: Path, name: str, tensor: Any) -> Array:
     import ml_dtypes
     import torch
 
-    if tensor.dtype == torch.bfloat16:
-        return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
-    array: Array = tensor.numpy()
+    try:
+        tensor = tensor.detach()
+        if tensor.dtype == torch.bfloat16:
+            return np.asarray(tensor.view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+        array: Array = tensor.numpy()
+    except (TypeError, RuntimeError, NotImplementedError) as error:  # sparse, without data, or a type NumPy lacks
+        raise FusebertError(f"{path}: tensor {name} cannot be read: {str(error).splitlines()[0]}") from None
     return array
