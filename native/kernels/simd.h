@@ -45,7 +45,7 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = lane[i];
 }
 
-FB_INLINE vf splat(float x) { return x - vf{}; }  // not +: that would turn -0 into 0, and so cost an addition
+FB_INLINE vf splat(float x) { return x - vf{}; }            // not +: that would turn -0 into 0, and so cost an addition
 FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }  // b where either is NaN
 FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
