@@ -28,6 +28,31 @@ struct fb_dense {
   int32_t activation;
 };
 
+struct fb_embedding {
+  explicit fb_embedding(const fb_embedding_spec& spec)
+      : kernels_(kernels()),
+        word(spec.word),
+        position(spec.position),
+        kind(spec.kind),
+        norm(spec.norm, checked_width(spec), "embedding norm") {}
+  static int64_t checked_width(const fb_embedding_spec& spec) {
+    check_matrix(spec.word, "word table");
+    check_matrix(spec.position, "position table");
+    if (spec.kind.data) check_matrix(spec.kind, "token type table");
+    for (const fb_matrix& table : {spec.position, spec.kind})
+      if (table.data && table.columns != spec.word.columns)
+        throw Invalid("embedding tables are %lld and %lld wide", static_cast<long long>(spec.word.columns),
+                      static_cast<long long>(table.columns));
+    return spec.word.columns;
+  }
+  void run(int64_t rows, const int64_t* ids, const int64_t* positions, const int64_t* kinds, float* output,
+           const Pool::Turn& turn) const;
+
+  const Kernels& kernels_;
+  fb_matrix word, position, kind;
+  Norm norm;
+};
+
 namespace {
 
 fb_status fail(fb_error* error, fb_status status, const char* message) {
@@ -51,6 +76,10 @@ fb_status guard(fb_error* error, const F& f) {
   }
 }
 
+void need(const void* pointer, const char* name) {
+  if (!pointer) throw Invalid("%s is missing", name);
+}
+
 // The caller's struct, whatever its version: fields it does not have are zero.
 template <class T>
 T versioned(const T* given, const char* name) {
@@ -60,33 +89,86 @@ T versioned(const T* given, const char* name) {
   return own;
 }
 
+void check_indices(const char* name, const fb_matrix& table, const int64_t* index, int64_t rows) {
+  need(index, name);
+  for (int64_t r = 0; r < rows; ++r)
+    if (index[r] < 0 || index[r] >= table.rows)
+      throw Invalid("%s %lld is outside 0 to %lld", name, static_cast<long long>(index[r]),
+                    static_cast<long long>(table.rows - 1));
+}
+
 }  // namespace
+
+void fb_embedding::run(int64_t rows, const int64_t* ids, const int64_t* positions, const int64_t* kinds, float* output,
+                       const Pool::Turn& turn) const {
+  check_indices("token id", word, ids, rows);
+  check_indices("position", position, positions, rows);
+  if (kind.data) check_indices("token type", kind, kinds, rows);
+  const int64_t width = word.columns;
+  constexpr int64_t kBlock = 64;
+  turn.run((rows + kBlock - 1) / kBlock, [&](int64_t task, Arena& arena) {
+    float* part = arena.take<float>(width);
+    const auto add = [&](const fb_matrix& table, int64_t row, float* to) {
+      read_row(table, row, part);
+      for (int64_t i = 0; i < width; ++i) to[i] += part[i];
+    };
+    const int64_t first = task * kBlock, count = std::min(kBlock, rows - first);
+    for (int64_t r = first; r < first + count; ++r) {
+      float* to = output + r * width;
+      read_row(word, ids[r], to);
+      if (kind.data) add(kind, kinds[r], to);
+      add(position, positions[r], to);
+    }
+    norm.apply(kernels_, output + first * width, output + first * width, count, width);
+  });
+}
 
 fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error) {
   return guard(error, [&] {
+    need(pool, "pool");
     if (threads < 0 || threads > 1024) throw Invalid("%d threads; give 1 to 1024, or 0 for all usable cores", threads);
     *pool = new fb_pool(threads ? threads : usable_cores(""));
   });
 }
 int32_t fb_pool_threads(const fb_pool* pool) { return pool ? pool->threads() : 1; }
-void fb_pool_destroy(fb_pool* pool) { delete pool; }
+void fb_pool_destroy(fb_pool* pool) {
+  if (pool && pool->at_home()) delete pool;
+}
 int32_t fb_cores(const char* root) { return usable_cores(root ? root : ""); }
 
 fb_status fb_isa(const char** name, fb_error* error) {
-  return guard(error, [&] { *name = kernels().name; });
+  return guard(error, [&] {
+    need(name, "name");
+    *name = kernels().name;
+  });
 }
 const char* fb_isa_supported(int32_t index) {
-  const Kernels* found = supported_kernels(index);
+  const Kernels* found = index < 0 ? nullptr : supported_kernels(index);
   return found ? found->name : nullptr;
 }
 
 fb_status fb_encoder_create(const fb_encoder_spec* spec, fb_pool* pool, fb_encoder** encoder, fb_error* error) {
-  return guard(error, [&] { *encoder = new fb_encoder(versioned(spec, "spec"), Pool::Turn(pool)); });
+  return guard(error, [&] {
+    need(encoder, "encoder");
+    *encoder = new fb_encoder(versioned(spec, "spec"), Pool::Turn(pool));
+  });
 }
-int64_t fb_encoder_bytes(const fb_encoder* encoder) { return encoder->bytes(); }
+int64_t fb_encoder_bytes(const fb_encoder* encoder) { return encoder ? encoder->bytes() : 0; }
 void fb_encoder_destroy(fb_encoder* encoder) { delete encoder; }
-fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* run, fb_error* error) {
-  return guard(error, [&] { encoder->run(versioned(run, "run")); });
+fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* given, fb_error* error) {
+  return guard(error, [&] {
+    need(encoder, "encoder");
+    fb_run run = versioned(given, "run");
+    if (run.observer) need(reinterpret_cast<const void*>(run.observer->rows), "observer");
+    fb_profile* const profile = run.profile;
+    if (!profile) return encoder->run(run);
+    fb_profile own = versioned(profile, "profile");
+    run.profile = &own;
+    encoder->run(run);
+    const uint32_t size = profile->size;
+    own.size = size;
+    std::memcpy(profile, &own, std::min<size_t>(size, sizeof own));
+  });
 }
 
 const char* fb_step_name(int32_t step) {
@@ -95,69 +177,50 @@ const char* fb_step_name(int32_t step) {
 }
 
 fb_status fb_dense_create(const fb_dense_spec* spec, fb_pool* pool, fb_dense** dense, fb_error* error) {
-  return guard(error, [&] { *dense = new fb_dense(versioned(spec, "spec"), Pool::Turn(pool)); });
+  return guard(error, [&] {
+    need(dense, "dense");
+    *dense = new fb_dense(versioned(spec, "spec"), Pool::Turn(pool));
+  });
 }
 fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t rows, float* output, fb_pool* pool,
                        fb_error* error) {
   return guard(error, [&] {
+    need(dense, "dense");
     if (rows < 0) throw Invalid("%lld rows", static_cast<long long>(rows));
+    if (rows > 0) need(input, "input"), need(output, "output");
     const int64_t width = dense->product.outputs();
+    const auto finish = [&](int64_t first, int64_t count) {
+      float* at = output + first * width;
+      if (dense->norm) dense->norm->apply(dense->kernels_, at, at, count, width);
+    };
     dense->product.run({input, dense->product.inputs(), rows, {output, width, nullptr, dense->activation}},
-                       Pool::Turn(pool), [&](int64_t first, int64_t count) {
-                         float* at = output + first * width;
-                         if (dense->norm) dense->norm->apply(dense->kernels_, at, at, count, width);
-                       });
+                       Pool::Turn(pool), finish);
   });
 }
-int64_t fb_dense_bytes(const fb_dense* dense) { return dense->product.bytes(); }
+int64_t fb_dense_bytes(const fb_dense* dense) { return dense ? dense->product.bytes() : 0; }
 void fb_dense_destroy(fb_dense* dense) { delete dense; }
 
-fb_status fb_embed(const fb_embedding* given, int64_t rows, const int64_t* ids, const int64_t* positions,
-                   const int64_t* kinds, float* output, fb_pool* pool, fb_error* error) {
+fb_status fb_embedding_create(const fb_embedding_spec* spec, fb_embedding** embedding, fb_error* error) {
   return guard(error, [&] {
-    const fb_embedding e = versioned(given, "embedding");
-    const int64_t width = e.word.columns;
-    const Norm norm(e.norm, width, "embedding norm");
-    const Kernels& table = kernels();
-    struct Source {
-      const char* name;
-      const fb_matrix& matrix;
-      const int64_t* index;
-    };
-    const Source sources[] = {
-        {"token id", e.word, ids}, {"position", e.position, positions}, {"token type", e.kind, kinds}};
-    for (const auto& [name, matrix, index] : sources) {
-      if (!matrix.data) continue;
-      check_matrix(matrix, name);
-      if (matrix.columns != width)
-        throw Invalid("%s: the table is %lld wide, not %lld", name, static_cast<long long>(matrix.columns),
-                      static_cast<long long>(width));
-      for (int64_t r = 0; r < rows; ++r)
-        if (index[r] < 0 || index[r] >= matrix.rows)
-          throw Invalid("%s %lld is outside 0 to %lld", name, static_cast<long long>(index[r]),
-                        static_cast<long long>(matrix.rows - 1));
-    }
-    constexpr int64_t kBlock = 64;
-    Pool::Turn(pool).run((rows + kBlock - 1) / kBlock, [&](int64_t task, Arena& arena) {
-      float* part = arena.take<float>(width);
-      const int64_t first = task * kBlock, count = std::min(kBlock, rows - first);
-      for (int64_t r = first; r < first + count; ++r) {
-        float* to = output + r * width;
-        read_row(e.word, ids[r], to);
-        for (const auto& [name, matrix, index] : {sources[1], sources[2]}) {
-          if (!matrix.data) continue;
-          read_row(matrix, index[r], part);
-          for (int64_t i = 0; i < width; ++i) to[i] += part[i];
-        }
-      }
-      norm.apply(table, output + first * width, output + first * width, count, width);
-    });
+    need(embedding, "embedding");
+    *embedding = new fb_embedding(versioned(spec, "spec"));
   });
 }
+fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, const int64_t* ids, const int64_t* positions,
+                           const int64_t* kinds, float* output, fb_pool* pool, fb_error* error) {
+  return guard(error, [&] {
+    need(embedding, "embedding");
+    if (rows < 0) throw Invalid("%lld rows", static_cast<long long>(rows));
+    if (rows > 0) need(output, "output"), embedding->run(rows, ids, positions, kinds, output, Pool::Turn(pool));
+  });
+}
+void fb_embedding_destroy(fb_embedding* embedding) { delete embedding; }
 
 fb_status fb_quantize(const fb_matrix* matrix, int8_t* values, float* scales, fb_pool* pool, fb_error* error) {
   return guard(error, [&] {
+    need(matrix, "matrix");
     check_matrix(*matrix, "matrix");
+    need(values, "values"), need(scales, "scales");
     const Kernels& table = kernels();
     Pool::Turn(pool).run(matrix->rows, [&](int64_t row, Arena& arena) {
       float* floats = arena.take<float>(matrix->columns);

@@ -81,7 +81,7 @@ Encoder::Layer::Layer(const Kernels& kernels, const fb_layer& layer, int64_t hid
       shape{layer.heads,
             layer.query.weight.rows / layer.heads,
             layer.value.weight.rows / layer.heads,
-            layer.scale,
+            layer.scale != 0 ? layer.scale : 1 / std::sqrt(static_cast<float>(layer.query.weight.rows / layer.heads)),
             layer.attention == FB_BF16,
             {}},
       activation(layer.activation) {}

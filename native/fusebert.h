@@ -73,7 +73,7 @@ typedef struct fb_layer { /* post-LayerNorm; every layer has its own sizes, take
   int32_t attention; /* precision of the score and context products: FB_F32 or FB_BF16 */
   int32_t heads;
   int32_t activation; /* fb_activation, of ffn_in */
-  float scale;        /* scores are multiplied by it */
+  float scale;        /* scores are multiplied by it; 0: one over the square root of a key's size */
 } fb_layer;
 
 typedef struct fb_encoder_spec {
@@ -89,7 +89,7 @@ typedef struct fb_encoder_spec {
 typedef struct fb_pool fb_pool;
 FB_API fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error);
 FB_API int32_t fb_pool_threads(const fb_pool* pool);
-FB_API void fb_pool_destroy(fb_pool* pool);
+FB_API void fb_pool_destroy(fb_pool* pool); /* does nothing in a forked child, where the threads are not */
 
 /* Cores this process may really use: affinity mask and cgroup quotas (v1 and v2). root is NULL, or a folder that stands
  * in for the root of the file system. */
@@ -158,15 +158,19 @@ FB_API fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t
 FB_API int64_t fb_dense_bytes(const fb_dense* dense);
 FB_API void fb_dense_destroy(fb_dense* dense);
 
-/* Embeddings: norm(word[ids] + position[positions] + kind[kinds]). Tables are used where they are, so they must stay
- * alive during the call; kind.data may be NULL. Every index is checked. */
-typedef struct fb_embedding {
+/* Embeddings: norm(word[ids] + position[positions] + kind[kinds]). The tables are not copied: they must outlive the
+ * embedding. kind.data may be NULL, and kinds then is. Every index is checked. */
+typedef struct fb_embedding fb_embedding;
+typedef struct fb_embedding_spec {
   uint32_t size;
-  fb_matrix word, position, kind; /* [entries, width] with column_stride 1; FB_F32, FB_BF16 or FB_F16 */
+  fb_matrix word, position, kind; /* [entries, width]; FB_F32, FB_BF16 or FB_F16 */
   fb_norm norm;
-} fb_embedding;
-FB_API fb_status fb_embed(const fb_embedding* embedding, int64_t rows, const int64_t* ids, const int64_t* positions,
-                          const int64_t* kinds, float* output, fb_pool* pool, fb_error* error);
+} fb_embedding_spec;
+FB_API fb_status fb_embedding_create(const fb_embedding_spec* spec, fb_embedding** embedding, fb_error* error);
+FB_API fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, const int64_t* ids,
+                                  const int64_t* positions, const int64_t* kinds, float* output, fb_pool* pool,
+                                  fb_error* error);
+FB_API void fb_embedding_destroy(fb_embedding* embedding);
 
 /* Quantises a float matrix as FB_S8 products do: per row, the scale with the least squared error. values is
  * [rows, columns] without gaps, scales [rows]. */

@@ -212,6 +212,7 @@ void Product::multiply(const Rows& rows, int64_t first_row, int64_t count, int64
 }
 
 void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish) const {
+  if (rows.count == 0) return;
   const int64_t threads = turn.threads(), all = panels(*gemm_, outputs_);
   if (rows.count >= kFewRows * threads || threads == 1) {
     const int64_t share = round_up((rows.count + threads - 1) / threads, gemm_->tile_rows);

@@ -39,6 +39,7 @@ class Arena {
   template <class T>
   T* take(int64_t count) {
     const int64_t bytes = bytes_of<T>(count);
+    if (chunk_ == 0 && used_ == 0 && chunks_.size() > 1) join_chunks();
     while (chunk_ < chunks_.size() && chunks_[chunk_].second - used_ < bytes) ++chunk_, used_ = 0;
     if (chunk_ == chunks_.size()) {
       const int64_t size = bytes > kChunk ? bytes : kChunk;
@@ -64,6 +65,14 @@ class Arena {
   };
 
  private:
+  // Growing inputs leave a trail of chunks, each too small for the next; one of their total size serves as well.
+  void join_chunks() {
+    int64_t total = 0;
+    for (const auto& chunk : chunks_) total += chunk.second;
+    chunks_.clear();
+    chunks_.emplace_back(allocate<uint8_t>(total), total);
+  }
+
   static constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<std::pair<Array<uint8_t>, int64_t>> chunks_;
   size_t chunk_ = 0;

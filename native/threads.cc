@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
+#include <system_error>
+
+#include "error.h"
 
 namespace fusebert {
 namespace {
@@ -22,16 +24,17 @@ void pause_briefly() {
 }  // namespace
 
 Pool::Pool(int threads) : process_(getpid()) {
-  for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (int worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& error) {
+    stop_workers();
+    throw Invalid("%d threads cannot be started (%s); use fewer", threads, error.what());
+  }
 }
 
 bool Pool::at_home() const { return getpid() == process_; }
 
-Pool::~Pool() {
-  if (!at_home()) {  // the threads exist in the parent only; a joinable std::thread must not be destroyed
-    new std::vector<std::thread>(std::move(workers_));
-    return;
-  }
+void Pool::stop_workers() {
   {
     std::lock_guard lock(sleep_mutex_);
     stop_ = true;
@@ -40,14 +43,16 @@ Pool::~Pool() {
   for (auto& worker : workers_) worker.join();
 }
 
+Pool::~Pool() { stop_workers(); }
+
 Pool::Turn::Turn(Pool* pool) : pool_(pool && pool->at_home() ? pool : nullptr), arenas_(1) {
   if (pool_) {
     if (pool_->threads() > 1) lock_ = std::unique_lock(pool_->turn_);
     arenas_.resize(static_cast<size_t>(pool_->threads()));
     std::lock_guard lock(pool_->spare_mutex_);
-    for (auto& arena : arenas_) {
-      if (pool_->spare_.empty()) break;
-      arena = std::move(pool_->spare_.back());
+    // From the back, as they were put: a thread's arena keeps its duty and so its size.
+    for (auto arena = arenas_.rbegin(); arena != arenas_.rend() && !pool_->spare_.empty(); ++arena) {
+      *arena = std::move(pool_->spare_.back());
       pool_->spare_.pop_back();
     }
   }

@@ -23,6 +23,8 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // Whether this is the process that made the pool. A forked child has none of its threads, and must not destroy it.
+  bool at_home() const;
 
   // One call's hold on the pool. Calls on a pool of several threads take turns, each having all the threads; on a
   // single thread they do not wait for each other. Without a pool, and in a forked child, which has none of the pool's
@@ -61,8 +63,8 @@ class Pool {
   };
 
  private:
-  bool at_home() const;
   using Call = void (*)(const void* f, int64_t task, int worker);
+  void stop_workers();
   void share(int64_t tasks, const void* f, Call call);
   void work(int worker);
   void take_tasks(int worker);

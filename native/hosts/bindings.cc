@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
@@ -163,15 +164,27 @@ struct Encoder {
     run.pool = pool.handle;
     fb_profile steps{sizeof steps, 0, {}};
     if (profile) run.profile = &steps;
-    const fb_observer watch{observer ? &*observer : nullptr, [](void* user, int32_t layer, int32_t product,
-                                                                const float* data, int64_t n, int64_t width) {
-                              nb::gil_scoped_acquire acquire;
-                              ndarray<nb::numpy, const float, nb::ndim<2>> view(
-                                  data, {static_cast<size_t>(n), static_cast<size_t>(width)}, nb::none());
-                              (*static_cast<nb::callable*>(user))(layer, product, view.cast(nb::rv_policy::copy));
-                            }};
-    if (observer) run.observer = &watch;
+    // What the observer raises waits until the call is over: no exception crosses the C ABI.
+    struct Watch {
+      const nb::callable* observer;
+      std::exception_ptr raised;
+    } watch{observer ? &*observer : nullptr, nullptr};
+    const auto show = [](void* user, int32_t layer, int32_t product, const float* data, int64_t n, int64_t width) {
+      nb::gil_scoped_acquire acquire;
+      auto* watch = static_cast<Watch*>(user);
+      if (watch->raised) return;
+      try {
+        ndarray<nb::numpy, const float, nb::ndim<2>> view(data, {static_cast<size_t>(n), static_cast<size_t>(width)},
+                                                          nb::none());
+        (*watch->observer)(layer, product, view.cast(nb::rv_policy::copy));
+      } catch (...) {
+        watch->raised = std::current_exception();
+      }
+    };
+    const fb_observer seen{&watch, show};
+    if (observer) run.observer = &seen;
     call([&](fb_error* error) { return fb_encoder_run(handle, &run, error); });
+    if (watch.raised) std::rethrow_exception(watch.raised);
     if (profile)
       for (size_t i = 0; i < FB_STEPS; ++i) profile->data()[i] += steps.seconds[i];
   }
@@ -209,23 +222,38 @@ struct Dense {
   fb_dense* handle = nullptr;
 };
 
-void embed(const Weight& word, const Weight& position, const std::optional<Weight>& kind, const NormValue& normed,
-           In<int64_t, 1> ids, In<int64_t, 1> positions, std::optional<In<int64_t, 1>> kinds, Out<float, 2> output,
-           Pool& pool) {
-  fb_embedding e{};
-  e.size = sizeof e;
-  e.word = matrix(word), e.position = matrix(position);
-  if (kind) e.kind = matrix(*kind);
-  e.norm = norm(normed, e.word.columns);
-  const size_t rows = ids.shape(0);
-  expect(positions.shape(0) == rows && kinds.has_value() == kind.has_value() && (!kinds || kinds->shape(0) == rows) &&
-             output.shape(0) == rows && static_cast<int64_t>(output.shape(1)) == e.word.columns,
-         "ids, positions, types and output must have one row per token");
-  call([&](fb_error* error) {
-    return fb_embed(&e, static_cast<int64_t>(rows), ids.data(), positions.data(), kinds ? kinds->data() : nullptr,
-                    output.data(), pool.handle, error);
-  });
-}
+struct Embedding {
+  Embedding(const Weight& word, const Weight& position, const std::optional<Weight>& kind, const NormValue& normed)
+      : tables{word, position}, has_kinds(kind.has_value()) {
+    if (kind) tables.push_back(*kind);
+    fb_embedding_spec spec{};
+    spec.size = sizeof spec;
+    spec.word = matrix(word), spec.position = matrix(position);
+    if (kind) spec.kind = matrix(*kind);
+    spec.norm = norm(normed, spec.word.columns);
+    width = spec.word.columns;
+    call([&](fb_error* error) { return fb_embedding_create(&spec, &handle, error); });
+  }
+  ~Embedding() { fb_embedding_destroy(handle); }
+  Embedding(const Embedding&) = delete;
+
+  void run(In<int64_t, 1> ids, In<int64_t, 1> positions, std::optional<In<int64_t, 1>> kinds, Out<float, 2> output,
+           Pool& pool) const {
+    const size_t rows = ids.shape(0);
+    expect(positions.shape(0) == rows && kinds.has_value() == has_kinds && (!kinds || kinds->shape(0) == rows) &&
+               output.shape(0) == rows && static_cast<int64_t>(output.shape(1)) == width,
+           "ids, positions, types and output must have one row per token");
+    call([&](fb_error* error) {
+      return fb_embedding_run(handle, static_cast<int64_t>(rows), ids.data(), positions.data(),
+                              kinds ? kinds->data() : nullptr, output.data(), pool.handle, error);
+    });
+  }
+
+  std::vector<Weight> tables;  // used where they are, so kept alive
+  bool has_kinds;
+  int64_t width = 0;
+  fb_embedding* handle = nullptr;
+};
 
 void quantize(const Weight& weight, Out<int8_t, 2> values, Out<float, 1> scales, Pool& pool) {
   const fb_matrix floats = matrix(weight);
@@ -252,6 +280,7 @@ std::vector<std::string> names(const F& name) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::set_leak_warnings(false);  // a model that is still in use when Python ends is no leak
   nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("threads", [](const Pool& p) {
     return fb_pool_threads(p.handle);
   });
@@ -269,8 +298,10 @@ NB_MODULE(_native, m) {
       .def_ro("outputs", &Dense::outputs)
       .def_prop_ro("bytes", [](const Dense& d) { return fb_dense_bytes(d.handle); })
       .def("run", &Dense::run);
-  m.def("embed", &embed, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg(), nb::arg());
+  nb::class_<Embedding>(m, "Embedding")
+      .def(nb::init<const Weight&, const Weight&, const std::optional<Weight>&, const NormValue&>(), nb::arg(),
+           nb::arg(), nb::arg().none(), nb::arg())
+      .def("run", &Embedding::run, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
   m.def("quantize", &quantize);
   m.def(
       "cores", [](const std::optional<std::string>& root) { return fb_cores(root ? root->c_str() : nullptr); },

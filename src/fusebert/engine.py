@@ -34,6 +34,8 @@ def _told(where: str) -> Iterator[None]:
 
 def pool(threads: int | None = None) -> _native.Pool:
     """Threads to run on: as many as this process may use, unless told."""
+    if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= 1024):
+        raise FusebertError(f"threads: a whole number from 1 to 1024 is expected, not {threads!r:.40}")
     with _told("threads"):
         return _native.Pool(threads or 0)
 
@@ -133,7 +135,7 @@ class DenseEngine:
     """One packed product of a head."""
 
     def __init__(self, dense: Dense, precision: str, pool: _native.Pool, name: str) -> None:
-        self._pool = pool
+        self._pool, self._name = pool, name
         with _told(name):
             norm = None if dense.norm is None else _norm(dense.norm)
             activation = _ACTIVATIONS[dense.activation]
@@ -148,8 +150,9 @@ class DenseEngine:
 
     def run(self, rows: Array) -> Array:
         """Rows in, rows out."""
-        output = np.empty((len(rows), self._native.outputs), np.float32)
-        self._native.run(np.ascontiguousarray(rows), output, self._pool)
+        with _told(self._name):
+            output = np.empty((len(rows), self._native.outputs), np.float32)
+            self._native.run(np.ascontiguousarray(rows), output, self._pool)
         return output
 
 
@@ -159,9 +162,11 @@ class Engine:
     def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
         self._pool = pool(threads)
         _check_tables(network.embeddings)
-        self._embeddings = network.embeddings
-        self._word, self._position = _matrix(network.embeddings.word), _matrix(network.embeddings.position)
-        self._kind = None if network.embeddings.kind is None else _matrix(network.embeddings.kind)
+        e = network.embeddings
+        self._width = e.word.shape[1]
+        with _told("embeddings"):
+            kind = None if e.kind is None else _matrix(e.kind)
+            self._embedding = _native.Embedding(_matrix(e.word), _matrix(e.position), kind, _norm(e.norm))
         project = network.embeddings.project
         self._project = (
             None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
@@ -184,10 +189,9 @@ class Engine:
 
     def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
         """One row per token; all arguments are flat int64."""
-        rows = np.empty((len(ids), self._embeddings.word.shape[1]), np.float32)
+        rows = np.empty((len(ids), self._width), np.float32)
         with _told("input"):
-            tables = self._word, self._position, self._kind, _norm(self._embeddings.norm)
-            _native.embed(*tables, ids, positions, kinds, rows, self._pool)
+            self._embedding.run(ids, positions, kinds, rows, self._pool)
         return rows if self._project is None else self._project.run(rows)
 
     def head(self, rows: Array) -> Array:

@@ -437,15 +437,17 @@ void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise 
 void test_embeddings(fb_pool* pool) {
   const int64_t width = 19;
   const Floats word = noise(static_cast<size_t>(50 * width), 1), position = noise(static_cast<size_t>(8 * width), 1);
-  fb_embedding e{sizeof e,
-                 {word.data(), 50, width, width, 1, nullptr, FB_F32},
-                 {position.data(), 8, width, width, 1, nullptr, FB_F32},
-                 {},
-                 {nullptr, nullptr, 1e-12f}};
+  fb_embedding_spec spec{sizeof spec,
+                         {word.data(), 50, width, width, 1, nullptr, FB_F32},
+                         {position.data(), 8, width, width, 1, nullptr, FB_F32},
+                         {},
+                         {nullptr, nullptr, 1e-12f}};
+  fb_embedding* embedding = nullptr;
+  CHECK(fb_embedding_create(&spec, &embedding, nullptr) == FB_OK);
   std::vector<int64_t> ids, positions;
   for (int64_t r = 0; r < 200; ++r) ids.push_back(r % 50), positions.push_back(r % 8);
   Floats out(static_cast<size_t>(200 * width));
-  CHECK(fb_embed(&e, 200, ids.data(), positions.data(), nullptr, out.data(), pool, nullptr) == FB_OK);
+  CHECK(fb_embedding_run(embedding, 200, ids.data(), positions.data(), nullptr, out.data(), pool, nullptr) == FB_OK);
   Doubles want(out.size()), add(out.size());
   for (int64_t i = 0; i < 200 * width; ++i) {
     want[static_cast<size_t>(i)] = word[static_cast<size_t>(ids[static_cast<size_t>(i / width)] * width + i % width)];
@@ -456,8 +458,14 @@ void test_embeddings(fb_pool* pool) {
   CHECK(distance(out.data(), want) < 2e-6);
   fb_error error{};
   ids[3] = 50;
-  CHECK(fb_embed(&e, 200, ids.data(), positions.data(), nullptr, out.data(), pool, &error) == FB_INVALID);
+  CHECK(fb_embedding_run(embedding, 200, ids.data(), positions.data(), nullptr, out.data(), pool, &error) ==
+        FB_INVALID);
   CHECK(std::strstr(error.message, "token id 50 is outside 0 to 49"));
+  CHECK(fb_embedding_run(embedding, 200, nullptr, positions.data(), nullptr, out.data(), pool, &error) == FB_INVALID);
+  CHECK(fb_embedding_run(embedding, 0, nullptr, nullptr, nullptr, nullptr, pool, &error) == FB_OK);
+  fb_embedding_destroy(embedding);
+  spec.position.data = nullptr;
+  CHECK(fb_embedding_create(&spec, &embedding, &error) == FB_INVALID);
 }
 
 void test_bad_input_is_refused(fb_pool* pool) {
@@ -494,8 +502,39 @@ void test_bad_input_is_refused(fb_pool* pool) {
   CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID);
   const fb_matrix huge{input.data(), int64_t{1} << 40, 1 << 20, 1, 1, nullptr, FB_F32};
   CHECK(fb_quantize(&huge, nullptr, nullptr, pool, &error) == FB_INVALID);
+  CHECK(fb_encoder_run(nullptr, &run, &error) == FB_INVALID &&
+        fb_quantize(nullptr, nullptr, nullptr, pool, &error) == FB_INVALID);
+  CHECK(fb_encoder_create(nullptr, pool, nullptr, &error) == FB_INVALID &&
+        fb_pool_create(1, nullptr, &error) == FB_INVALID);
+  CHECK(fb_encoder_bytes(nullptr) == 0 && fb_dense_run(nullptr, nullptr, 0, nullptr, pool, &error) == FB_INVALID);
   fb_pool* none = nullptr;
   CHECK(fb_pool_create(-1, &none, &error) == FB_INVALID && fb_pool_create(100000, &none, &error) == FB_INVALID);
+  fb_encoder_destroy(encoder);
+}
+
+void test_no_rows(fb_pool* pool) {
+  const Model model(kShapes[0]);
+  fb_encoder* encoder = model.create(FB_S8, FB_BF16, pool);
+  const std::vector<int64_t> none{0}, empty{0, 0, 0};
+  for (const auto& offsets : {none, empty}) {
+    Floats output;
+    fb_run run = batch(offsets, {}, output, pool);
+    CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+  }
+  fb_encoder_destroy(encoder);
+}
+
+void test_a_profile_of_an_older_caller_is_not_overrun(fb_pool* pool) {
+  const Model model(kShapes[0]);
+  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  fb_profile profile{2 * sizeof(uint32_t) + 2 * sizeof(double), 0, {0, 0, -1, -1, -1}};
+  const Floats input(64 * 3);
+  const std::vector<int64_t> offsets{0, 3};
+  Floats output;
+  fb_run run = batch(offsets, input, output, pool);
+  run.profile = &profile;
+  CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+  CHECK(profile.calls == 1 && profile.seconds[1] > 0 && profile.seconds[2] == -1);
   fb_encoder_destroy(encoder);
 }
 
@@ -555,6 +594,8 @@ int main(int count, char** names) {
       test_extreme_values(pool);
       test_embeddings(pool);
       test_bad_input_is_refused(pool);
+      test_no_rows(pool);
+      test_a_profile_of_an_older_caller_is_not_overrun(pool);
       test_concurrent_calls(pool);
       fb_pool_destroy(pool);
     }
