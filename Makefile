@@ -29,6 +29,7 @@ test: check sanitize
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.developed
+	mkdir -p build
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
@@ -43,7 +44,7 @@ bench: $(VENV)/.developed
 	$(BIN)/python benchmarks/modes.py
 
 quality: $(VENV)/.developed
-	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv
+	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv --readme README.md
 
 format: $(VENV)/.developed
 	$(BIN)/ruff check --fix --quiet .

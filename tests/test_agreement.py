@@ -7,6 +7,8 @@ from conftest import PRECISIONS
 
 import fusebert
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 WORST_ERROR = {"fp32": 1e-4}
 WORST_COSINE = {"bf16": 0.999, "int8": 0.99, "int8-bf16": 0.99}
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "xlm-roberta", "camembert")
@@ -39,7 +41,7 @@ def random_ids(batch: int, length: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_odd_sizes_in_every_family(models, family, precision, isa):
+def test_odd_sizes_in_every_family(models, family, precision):
     folder, model = models(family, sizes=stock.ODD)
     ids = random_ids(3, 37)
     mask = stock.masks(3, 37, "right", seed=3)
@@ -101,13 +103,25 @@ def test_heads_in_every_precision(models, head, precision):
         ("relu", "relu"),
     ],
 )
-def test_activations_and_epsilons(models, config, activation, isa):
+def test_activations_and_epsilons(models, config, activation):
     folder, model = models("bert", hidden_act=config, layer_norm_eps=1e-3)
     ids = random_ids(2, 19)
     ours = fusebert.load(folder)
     assert ours.network.encoder.layers[0].activation == activation
     want = stock.run(model, ids)["last_hidden_state"]
     assert stock.error(ours.run(ids)["last_hidden_state"], want) <= 1e-5
+
+
+def test_roberta_counts_positions_not_columns(models):
+    folder, model = models("roberta", max_position_embeddings=20)
+    ids = random_ids(2, 20)
+    ids[:, 10:] = 1
+    mask = (ids != 1).astype(np.int64)
+    want = stock.run(model, ids, mask)["last_hidden_state"]
+    got = fusebert.load(folder).run(ids, mask)["last_hidden_state"]
+    assert stock.error(got[mask == 1], want[mask == 1]) <= 1e-5
+    with pytest.raises(fusebert.FusebertError, match="positions for 18"):
+        fusebert.load(folder).run(random_ids(1, 19))
 
 
 def test_hidden_states_of_every_layer(models):
@@ -120,7 +134,7 @@ def test_hidden_states_of_every_layer(models):
         assert stock.error(ours, theirs) <= 1e-5
 
 
-def test_general_masks(models, isa):
+def test_general_masks(models):
     import torch
 
     folder, model = models("bert")
@@ -144,7 +158,7 @@ def test_general_masks(models, isa):
     assert np.array_equal(ours.run(ids, lengths)["last_hidden_state"], ours.run(ids, rows)["last_hidden_state"])
 
 
-def test_a_real_model(minilm, isa):
+def test_a_real_model(minilm):
     from transformers import AutoTokenizer
 
     texts = ["A man is playing a guitar.", "The stock market fell sharply on Monday, and then it rose again.", "No."]

@@ -57,6 +57,10 @@ def test_optimize_refuses_to_overwrite_and_to_differ(run, folders, tmp_path, mon
     assert sorted(folders["none"].iterdir()) == before
     assert "exists" in run("optimize", folders["none"], "-o", tmp_path / "out", code=2)
     run("optimize", folders["none"], "-o", tmp_path / "out", "--overwrite")
+    (tmp_path / "file").write_text("mine")
+    for flags in ((), ("--overwrite",)):
+        run("optimize", folders["none"], "-o", tmp_path / "file", *flags, code=2)
+    assert (tmp_path / "file").read_text() == "mine"
     monkeypatch.setitem(sys.modules["fusebert.compare"].TOLERANCES, "int8", (1e-9, 1.0))
     message = run("optimize", folders["none"], "-o", tmp_path / "new", code=1)
     assert "nothing was written" in message
@@ -76,7 +80,9 @@ def test_run_answers_for_every_head(run, folders):
     similar = json.loads(run("run", folders["none"], "the cat", "the dog", "--json"))["similarity"]
     assert similar[0]["1"] == 1
     assert len(json.loads(run("run", folders["none"], "the cat", "--json"))["embeddings"][0]) == 64
-    assert "similarity" in run("run", folders["none"], "the cat", "[bold]the dog")
+    shown = run("run", folders["none"], "the [bold] cat", "the dog [/b]")
+    assert "the [bold] cat" in shown
+    assert "the dog [/b]" in shown
 
 
 def test_mistakes_are_one_sentence_with_exit_code_2(run, folders, tmp_path):

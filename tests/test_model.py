@@ -3,6 +3,8 @@
 import gc
 import resource
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +33,13 @@ def folders(tmp_path_factory):
             tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS), max_position_embeddings=40
         )
         (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    wide = {"hidden": 384, "heads": 6, "inner": 1536, "layers": 1}
+    made["wide"] = stock.make(tmp_path_factory.mktemp("wide"), "bert", sizes=wide)
     return made
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_encode_keeps_the_order_and_ignores_the_grouping(folders):
@@ -113,6 +121,9 @@ def test_texts_are_cut_to_what_the_model_can_hold(folders):
         (lambda m: m.run([[1, 2]], [[1, 2], [1]]), "different lengths"),
         (lambda m: m.encode("one text"), "list of texts"),
         (lambda m: m.encode([3]), "a text is a string"),
+        (lambda m: m.encode(None), "list of texts"),
+        (lambda m: m.encode(iter(["a"])), "list of texts"),
+        (lambda m: m.encode(["a"], batch_tokens="x"), "batch_tokens"),
         (lambda m: m.encode(["a"], pooling="sum"), "mean, cls, max"),
         (lambda m: m.encode(["a"], batch_tokens=0), "batch_tokens"),
         (lambda m: m.predict(["a"]), "no head"),
@@ -123,10 +134,13 @@ def test_bad_input_is_one_clear_sentence(folders, call, sentence):
         call(fusebert.load(folders["none"]))
 
 
-def test_empty_batches_run(folders):
-    model = fusebert.load(folders["none"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_empty_batches_run(folders, threads):
+    model = fusebert.load(folders["none"], threads=threads)
     assert model.run(np.zeros((0, 5), int))["last_hidden_state"].shape == (0, 5, 64)
     assert model.run(np.zeros((3, 0), int))["last_hidden_state"].shape == (3, 0, 64)
+    assert not model.run([[1, 2]], [[0, 0]], padding="skip")["last_hidden_state"].any()
+    assert not fusebert.load(folders["token"], threads=threads).run([[1, 2]], [[0, 0]])["logits"].any()
     assert model.encode([]).shape == (0, 64)
 
 
@@ -138,7 +152,7 @@ def test_observed_ranges_make_int8_static(folders):
     static = fusebert.load(folders["none"], "int8", ranges=ranges)
     assert static.plan.static
     assert stock.cosine(static.encode(TEXTS), fp32.encode(TEXTS)).min() > 0.98
-    for bad in (ranges[:1], ranges * np.nan, ranges[..., ::-1]):
+    for bad in (ranges[:1], ranges * np.nan, ranges[..., ::-1], "x"):
         with pytest.raises(FusebertError, match="ranges"):
             fusebert.load(folders["none"], "int8", ranges=bad)
     with pytest.raises(FusebertError, match="not to bf16"):
@@ -175,30 +189,63 @@ def test_a_thousand_loads_and_frees_leave_memory_flat(folders):
         for _ in range(times):
             fusebert.load(folders["none"], "int8", threads=2).run([[1, 2, 3]])
         gc.collect()
-        with open("/proc/self/statm") as statm:  # noqa: PTH123
-            return int(statm.read().split()[1]) * resource.getpagesize()
+        return resident()
 
     before = load_and_run(100)
     assert load_and_run(1000) - before < 16 << 20
 
 
-def test_a_forked_child_can_run(folders):
+def test_a_forked_child_can_run_and_let_go(folders):
     import os
 
     model = fusebert.load(folders["none"], threads=2)
     want = model.run([[1, 2, 3]])["last_hidden_state"]
+    time.sleep(0.2)  # until the pool's threads sleep, which a child must not wait for
     child = os.fork()
     if child == 0:
-        os._exit(0 if np.array_equal(model.run([[1, 2, 3]])["last_hidden_state"], want) else 1)
+        same = np.array_equal(model.run([[1, 2, 3]])["last_hidden_state"], want)
+        del model
+        gc.collect()
+        os._exit(0 if same else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_memory_does_not_grow_with_slowly_growing_inputs(folders, threads):
+    model = fusebert.load(folders["wide"], threads=threads)
+    model.run(np.ones((1, 8), int))
+    before = resident()
+    for length in range(8, 500, 4):
+        model.run(np.ones((1, length), int))
+    assert resident() - before < 40 << 20
+
+
+def test_the_isa_is_settled_when_a_model_is_loaded(folders, monkeypatch):
+    model = fusebert.load(folders["none"])
+    want = model.run([[1, 2, 3]])["last_hidden_state"]
+    for name in ("plain", "bogus"):
+        monkeypatch.setenv("FUSEBERT_ISA", name)
+        assert np.array_equal(model.run([[1, 2, 3]])["last_hidden_state"], want)
+
+
+def test_an_interrupt_while_observing_is_passed_on(folders):
+    from fusebert.encoder import Batch
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    rows = np.zeros((3, 64), np.float32)
+    with pytest.raises(KeyboardInterrupt):
+        fusebert.load(folders["none"])._engine.encoder.run(rows, Batch.ragged([3]), observer=interrupted)
 
 
 def test_models_say_what_they_use(folders):
     model = fusebert.load(folders["none"], "int8", threads=1)
     assert model.threads == 1
     assert 0 < model.bytes < 1 << 20
-    with pytest.raises(FusebertError, match="threads"):
-        fusebert.load(folders["none"], threads=-3)
+    for threads in (-3, 0, 1.5, 1 << 40, "two"):
+        with pytest.raises(FusebertError, match="threads"):
+            fusebert.load(folders["none"], threads=threads)
     with pytest.raises(FusebertError, match="fp32, bf16, int8, int8-bf16"):
         fusebert.load(folders["none"], "fp8")
     with pytest.raises(FusebertError, match="not a folder"):

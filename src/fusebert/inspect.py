@@ -54,8 +54,11 @@ def inspect(path: str | Path) -> Report:
 
 def _parts(network: Network) -> Table:
     parts: dict[str, list[Array]] = {"embeddings": [], "layer": [], "head": []}
+    seen: set[int] = set()
     for name, array in network.weights():
-        parts[name.split(".")[0]].append(array)
+        if id(array) not in seen:  # a tied weight counts where it comes first
+            parts[name.split(".")[0]].append(array)
+        seen.add(id(array))
     rows = tuple(
         ("encoder" if name == "layer" else name, _count(arrays), _bytes(arrays), _types(arrays))
         for name, arrays in parts.items()

@@ -191,21 +191,25 @@ class Model:
         self._encode_rows(ids, token_type_ids, batch, False, seconds)
         return dict(zip(steps(), map(float, seconds), strict=True))
 
-    def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Writes the artifact folder: whole, or not at all. Only an artifact or an empty folder is ever replaced."""
-        replaceable = not Path(path).exists() or artifact.is_artifact(Path(path)) or not any(Path(path).iterdir())
-        if overwrite and not replaceable:
+    def save(self, path: str | Path, overwrite: bool = False, check: Callable[[Path], None] | None = None) -> None:
+        """Writes the artifact folder: whole, or not at all. Only an artifact or an empty folder is ever replaced.
+
+        `check` sees the folder before it is put in place, and may raise to keep it from being."""
+        path = Path(path)
+        if (
+            overwrite
+            and path.exists()
+            and not artifact.is_artifact(path)
+            and (not path.is_dir() or any(path.iterdir()))
+        ):
             raise FusebertError(f"{path} holds something that is not an artifact; choose another place")
-        with new_folder(Path(path), overwrite) as folder:
-            longest = self.network.embeddings.longest
-            artifact.write(
-                folder,
-                convert(self.network, self.plan),
-                self.plan,
-                self._tokenizer.max_length if self._tokenizer else longest,
-            )
+        with new_folder(path, overwrite) as folder:
+            longest = self._tokenizer.max_length if self._tokenizer else self.network.embeddings.longest
+            artifact.write(folder, convert(self.network, self.plan), self.plan, longest)
             if self._tokenizer:
                 self._tokenizer.save(folder / "tokenizer.json")
+            if check:
+                check(folder)
 
     def _hidden_rows(self, padding: str | None) -> str:
         """What Batch.masked is to do with hidden rows."""
@@ -224,10 +228,6 @@ class Model:
         self, ids: Array, token_type_ids: Any, batch: Batch, hidden_states: bool, profile: Array | None = None
     ) -> tuple[Array, list[Array]]:
         embeddings = self.network.embeddings
-        if ids.shape[1] > embeddings.longest:
-            raise FusebertError(
-                f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
-            )
         kinds = None if token_type_ids is None else check_ids("token_type_ids", token_type_ids, ids.shape)
         if embeddings.kind is None:
             if kinds is not None and kinds.any():
@@ -236,6 +236,10 @@ class Model:
         elif kinds is None:
             kinds = np.zeros_like(ids)
         places = np.ascontiguousarray(positions(embeddings, ids).ravel()[batch.index])
+        if places.max(initial=0) >= len(embeddings.position):
+            raise FusebertError(
+                f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
+            )
         flat_kinds = None if kinds is None else kinds.ravel()[batch.index]
         rows = self._engine.embed(ids.ravel()[batch.index], places, flat_kinds)
         output, states = self._engine.encoder.run(rows, batch, hidden_states, profile)
@@ -268,8 +272,8 @@ class Model:
     def _tokenize(self, texts: Sequence[Text]) -> list[Tokens]:
         if self._tokenizer is None:
             raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
-        if isinstance(texts, str):
-            raise FusebertError("a list of texts is expected, not a single string")
+        if not isinstance(texts, Sequence) or isinstance(texts, str):
+            raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
         return self._tokenizer(texts)
 
     def _embed_tokens(self, tokens: list[Tokens]) -> tuple[Array, Batch]:
@@ -299,7 +303,7 @@ class Model:
 
 def _groups(tokens: list[Tokens], batch_tokens: int) -> list[list[int]]:
     """Text numbers, longest texts first, in groups of about `batch_tokens` tokens."""
-    if batch_tokens < 1:
+    if not isinstance(batch_tokens, int) or batch_tokens < 1:
         raise FusebertError("batch_tokens must be at least 1")
     groups: list[list[int]] = []
     filled = batch_tokens

@@ -69,6 +69,11 @@ class Network:
     labels: tuple[str, ...] = ()
     problem: str = "single_label"
 
+    @property
+    def bytes(self) -> int:
+        """Of all weights; one that is used in two places counts once."""
+        return sum({id(array): array.nbytes for _, array in self.weights()}.values())
+
     def weights(self) -> Iterator[tuple[str, Array]]:
         """Every weight with the name it has in an artifact."""
         e = self.embeddings

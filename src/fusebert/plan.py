@@ -71,7 +71,10 @@ def _checked_ranges(ranges: Any, precision: str, layers: int) -> Array:
         return np.zeros(shape, np.float32)
     if _PRODUCT[precision] != "s8":
         raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}")
-    fixed = np.asarray(ranges, np.float32)
+    try:
+        fixed = np.asarray(ranges, np.float32)
+    except (TypeError, ValueError):
+        raise FusebertError("ranges must be numbers") from None
     if fixed.size != layers * 8:
         raise FusebertError(
             f"ranges hold {fixed.size} numbers; {layers} layers need {layers * 8} (low and high of four products)"

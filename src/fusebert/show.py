@@ -15,12 +15,13 @@ def show(report: Report, as_json: bool = False) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # not markup: texts and paths may hold brackets
 
     console = Console()
-    console.print(f"[bold]{report.title}[/bold]", highlight=False)
+    console.print(Text(report.title, "bold"))
     facts = Table.grid(padding=(0, 2))
     for name, value in report.facts.items():
-        facts.add_row(f"  {name.replace('_', ' ')}", text(value))
+        facts.add_row(f"  {name.replace('_', ' ')}", Text(text(value)))
     if report.facts:
         console.print(facts)
     for table in report.tables:
@@ -28,7 +29,7 @@ def show(report: Report, as_json: bool = False) -> None:
         for column in table.columns:
             drawn.add_column(column.replace("_", " "))
         for row in table.rows:
-            drawn.add_row(*map(text, row))
+            drawn.add_row(*(Text(text(cell)) for cell in row))
         console.print(drawn)
     for note in report.notes:
         console.print(note, highlight=False, markup=False)

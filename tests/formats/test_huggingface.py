@@ -549,3 +549,46 @@ def test_a_pickled_tensor_of_another_kind_is_refused_by_name(folder: Path, value
 
     tensors = {n: torch.from_numpy(a) for n, a in load_file(folder / "model.safetensors").items()}
     refusal(put_pickle(folder, lambda torch: tensors | {QUERY: value(torch)}), str(folder), QUERY)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "tensor"),
+    [
+        ("bert", "none", "encoder.layer.0.attention.self.query.bias"),
+        ("bert", "none", "embeddings.token_type_embeddings.weight"),
+        ("roberta", "none", "embeddings.token_type_embeddings.weight"),
+        ("bert", "none", "pooler.dense.bias"),
+        ("bert", "token", "classifier.bias"),
+    ],
+)
+def test_a_missing_bias_or_table_is_refused_not_taken_for_zero(tmp_path, family, head, tensor):
+    folder = make_checkpoint(tmp_path, family, head)
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    name = next(n for n in tensors if n.endswith(tensor))
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(FusebertError, match=tensor.replace(".", r"\.")):
+        fusebert.load(folder)
+
+
+def test_an_untied_decoder_must_be_there(tmp_path):
+    folder = make_checkpoint(tmp_path, "bert", "masked")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    from safetensors.numpy import load_file, save_file
+
+    tensors = {n: t for n, t in load_file(folder / "model.safetensors").items() if not n.endswith("decoder.weight")}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(FusebertError, match="decoder"):
+        fusebert.load(folder)
+
+
+def test_labels_of_the_same_name_stay_apart(tmp_path):
+    folder = make_checkpoint(tmp_path, "bert", "sequence")
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = dict.fromkeys(config["id2label"], "same")
+    (folder / "config.json").write_text(json.dumps(config))
+    labels = fusebert.load(folder).network.labels
+    assert len(set(labels)) == len(labels)

@@ -49,6 +49,7 @@ class Family:
     layer: Mapping[str, str] = field(default_factory=lambda: _BERT_LAYER)
     fields: Mapping[str, str] = field(default_factory=lambda: _BERT_FIELDS)
     counts_from_padding: bool = False  # positions, see Embeddings
+    kinds: bool = True  # token types
     narrow_words: bool = False  # the word table may be narrower than the encoder
     epsilon: float | None = None  # fixed, whatever config.json says
 
@@ -60,7 +61,9 @@ _FAMILIES = {
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,
     "electra": Family("electra.", narrow_words=True),
-    "distilbert": Family("distilbert.", "transformer.layer", _DISTILBERT_LAYER, _DISTILBERT_FIELDS, epsilon=1e-12),
+    "distilbert": Family(
+        "distilbert.", "transformer.layer", _DISTILBERT_LAYER, _DISTILBERT_FIELDS, kinds=False, epsilon=1e-12
+    ),
 }
 
 # The end of an architecture's name -> the head it carries.
@@ -160,7 +163,9 @@ class _Config:
     def labels(self) -> tuple[str, ...]:
         names = self.values.get("id2label")
         if isinstance(names, dict) and sorted(names, key=str) == sorted(map(str, range(len(names)))):
-            return tuple(str(names[str(i)]) for i in range(len(names)))
+            labels = [str(names[str(i)]) for i in range(len(names))]
+            twice = len(set(labels)) < len(labels)  # answers are told apart by their labels
+            return tuple(f"{label} ({i})" if twice else label for i, label in enumerate(labels))
         count = self.values.get("num_labels", 2)
         return tuple(f"LABEL_{i}" for i in range(count if isinstance(count, int) and 0 < count < 1 << 20 else 2))
 
@@ -206,7 +211,6 @@ def _embeddings(config: _Config, family: Family, weights: Weights, sizes: _Sizes
     columns = None if family.narrow_words else sizes.hidden
     word = weights.get("embeddings.word_embeddings.weight", shape=(sizes.vocabulary, columns))
     width = word.shape[1]
-    has_kinds = weights.find("embeddings.token_type_embeddings.weight")
     padding = None
     if family.counts_from_padding:
         padding = config.values.get("pad_token_id", 1)
@@ -215,7 +219,7 @@ def _embeddings(config: _Config, family: Family, weights: Weights, sizes: _Sizes
     embeddings = Embeddings(
         word=word,
         position=weights.get("embeddings.position_embeddings.weight", shape=(None, width)),
-        kind=weights.get("embeddings.token_type_embeddings.weight", shape=(None, width)) if has_kinds else None,
+        kind=weights.get("embeddings.token_type_embeddings.weight", shape=(None, width)) if family.kinds else None,
         norm=weights.norm("embeddings.LayerNorm", width, config.epsilon()),
         project=weights.linear("embeddings_project", sizes.hidden, width) if width != sizes.hidden else None,
         padding_id=padding,
@@ -297,11 +301,11 @@ def _masked(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
     first = Dense(
         weights.linear(transform, width, sizes.hidden), activation, weights.norm(norm, width, config.epsilon())
     )
-    table = weights.get(f"{decoder}.weight", "embeddings.word_embeddings.weight", shape=(sizes.vocabulary, width))
-    stored = weights.find(bias, f"{decoder}.bias")
-    return Head(
-        "masked", (first, Dense(Linear(table, weights.get(stored, shape=(sizes.vocabulary,)) if stored else None)))
-    )
+    tied = config.values.get("tie_word_embeddings", True)
+    names = (f"{decoder}.weight", "embeddings.word_embeddings.weight") if tied else (f"{decoder}.weight",)
+    table = weights.get(*names, shape=(sizes.vocabulary, width))
+    last = Linear(table, weights.get(bias, f"{decoder}.bias", shape=(sizes.vocabulary,)))
+    return Head("masked", (first, Dense(last)))
 
 
 _HEADS = {"none": _bare, "sequence": _sequence, "token": _token, "question": _question, "masked": _masked}

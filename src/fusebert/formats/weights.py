@@ -43,8 +43,7 @@ class Weights:
 
     def linear(self, name: str, outputs: int | None, inputs: int) -> Linear:
         weight = self.get(f"{name}.weight", shape=(outputs, inputs))
-        bias = f"{name}.bias"
-        return Linear(weight, self.get(bias, shape=(weight.shape[0],)) if self.find(bias) else None)
+        return Linear(weight, self.get(f"{name}.bias", shape=(weight.shape[0],)))
 
     def norm(self, name: str, width: int, epsilon: float) -> Norm:
         gain = self.get(f"{name}.weight", f"{name}.gamma", shape=(width,))
