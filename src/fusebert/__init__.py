@@ -6,5 +6,6 @@ from fusebert.compare import compare
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.model import Model, load
 from fusebert.optimize import optimize
+from fusebert.read import read
 
-__all__ = ["FusebertError", "Model", "UnsupportedError", "compare", "load", "optimize"]
+__all__ = ["FusebertError", "Model", "UnsupportedError", "compare", "load", "optimize", "read"]

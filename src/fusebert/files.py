@@ -4,6 +4,7 @@ folders that appear whole or not at all."""
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import tempfile
@@ -35,6 +36,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise FusebertError(f"{path}: an object is expected, not a {type(value).__name__}")
     return value
+
+
+def map_file(path: Path) -> memoryview:
+    """A file's bytes, read from disk as they are touched."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise FusebertError(f"{path} cannot be read: {error}") from None
+    mapped.madvise(mmap.MADV_RANDOM)  # a reader skips the weights, and they should not be read ahead
+    return memoryview(mapped)
 
 
 class Tensors(Mapping[str, Array]):

@@ -1,35 +1,62 @@
-"""Graph: a model as nodes in one vocabulary with named tensors, whatever file it came from. Knows no format."""
+"""Graph: a model as nodes with named tensors, whatever file it came from. Knows no format.
+
+Words are the common vocabulary (`ops`) or an exporter's own operations; raising turns the latter into the former."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
+class Weight:
+    """A constant whose numbers are read only when asked for."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    read: Callable[[], Array] = field(compare=False, repr=False)
+
+    @staticmethod
+    def of(array: Array) -> Weight:
+        """A weight that is in memory already."""
+        return Weight(array.shape, array.dtype.name, lambda: array)
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What a file declares about a tensor; sizes may be numbers, names, or unknown."""
+
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+
+
+@dataclass(frozen=True)
 class Node:
-    """One operation: a word of the vocabulary (or an exporter's own), the tensors it reads, the one it makes."""
+    """One operation: what it is, the tensors it reads ("" for an optional one left out) and makes."""
 
     word: str
     inputs: tuple[str, ...]
-    output: str
+    outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the order they can run; `weights` are the constants they read, mapped rather than copied."""
+    """Nodes in the order of the file; `weights` are the constants they read. `functions` are graphs that nodes call."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    weights: Mapping[str, np.ndarray[Any, Any]]
+    weights: Mapping[str, Weight]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+    functions: Mapping[str, Graph] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # format, producer, versions: for reports
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
         """The nodes that read a tensor."""

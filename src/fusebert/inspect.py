@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from fusebert import artifact
 from fusebert.errors import FusebertError
 from fusebert.formats import huggingface
-from fusebert.graph import Array
+from fusebert.graph import Array, Graph
 from fusebert.network import Network
 from fusebert.plan import PRODUCTS, Plan, make_plan
+from fusebert.read import read
 from fusebert.report import Report, Table
 
 
 def inspect(path: str | Path) -> Report:
-    """The facts about a checkpoint or an artifact."""
+    """The facts about a checkpoint, an artifact, or a model file with a graph."""
     folder = Path(path)
+    if folder.is_file():
+        return _graph(folder, read(folder))
     if artifact.is_artifact(folder):
         network, plan, max_length = artifact.read(folder)
         kind = "fusebert artifact"
@@ -50,6 +55,26 @@ def inspect(path: str | Path) -> Report:
     if not plan.precision.startswith("int8"):
         del facts["ranges"]
     return Report(str(folder), facts, (_parts(network), _plan(plan)))
+
+
+def _graph(path: Path, graph: Graph) -> Report:
+    facts = {
+        **graph.facts,
+        "inputs": [f"{name} {_shown(graph, name)}" for name in graph.inputs],
+        "outputs": [f"{name} {_shown(graph, name)}" for name in graph.outputs],
+        "nodes": len(graph.nodes),
+        "functions": len(graph.functions),
+        "weights": len(graph.weights),
+        "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
+    }
+    words = Counter(node.word for node in graph.nodes).most_common()
+    return Report(str(path), facts, (Table("operations", ("operation", "nodes"), tuple(words)),))
+
+
+def _shown(graph: Graph, name: str) -> str:
+    declared = graph.types.get(name)
+    shape = "?" if declared is None or declared.shape is None else "x".join(str(n or "?") for n in declared.shape)
+    return f"{declared.dtype if declared else '?'}[{shape}]"
 
 
 def _parts(network: Network) -> Table:

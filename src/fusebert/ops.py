@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.graph import Array, Graph, Node
+from fusebert.graph import Array, Graph, Node, Weight
 
 _erf = np.vectorize(erf, otypes=[np.float64])
 
@@ -89,8 +89,9 @@ class Record:
 
     def _say(self, word: str, inputs: tuple[Any, ...], **attributes: Any) -> str:
         names = tuple(self._weight(i) if isinstance(i, np.ndarray) else i for i in inputs if i is not None)
-        self._nodes.append(Node(word, names, f"{word}_{len(self._nodes)}", attributes))
-        return self._nodes[-1].output
+        output = f"{word}_{len(self._nodes)}"
+        self._nodes.append(Node(word, names, (output,), attributes))
+        return output
 
     def _weight(self, value: Array) -> str:
         name = f"weight_{len(self._weights)}"
@@ -129,16 +130,16 @@ class Record:
 
     def graph(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """What was said so far."""
-        return Graph(tuple(self._nodes), inputs, outputs, dict(self._weights))
+        return Graph(tuple(self._nodes), inputs, outputs, {n: Weight.of(a) for n, a in self._weights.items()})
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Runs a Graph of vocabulary words in NumPy; returns its outputs by name."""
     op = Numpy()
-    values: dict[str, Array] = {**graph.weights, **feeds}
+    values: dict[str, Array] = {**{name: weight.read() for name, weight in graph.weights.items()}, **feeds}
     for node in graph.nodes:
         inputs = [values[name] for name in node.inputs]
         if node.word == "linear" and len(inputs) == 2:
             inputs.append(None)  # type: ignore[arg-type]
-        values[node.output] = getattr(op, node.word)(*inputs, **node.attributes)
+        values[node.outputs[0]] = getattr(op, node.word)(*inputs, **node.attributes)
     return {name: values[name] for name in graph.outputs}
