@@ -79,8 +79,11 @@ def run(
 
 
 @app.command(epilog="Example: fusebert inspect ./my-bert")
-def inspect(model: ModelPath, as_json: Json = False) -> None:
-    """Tell what a model is: family, sizes, precision plan, bytes."""
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A checkpoint folder, a fusebert artifact, or an ONNX file.")],
+    as_json: Json = False,
+) -> None:
+    """Tell what a model is: family, sizes, precision plan, bytes; or a graph's operations."""
     from fusebert.inspect import inspect as work
 
     _finish(as_json, lambda: work(model))

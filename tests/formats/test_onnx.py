@@ -204,7 +204,7 @@ def test_other_files_are_refused(tmp_path):
 def test_mutated_bytes_are_read_or_refused(tmp_path, data):
     whole = bytearray(small().SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.one_of(st.integers(0, 200), st.integers(0, len(whole) - 1)))
+        at = data.draw(st.integers(0, min(200, len(whole) - 1)) | st.integers(0, len(whole) - 1))
         kind = data.draw(st.sampled_from(["flip", "cut", "insert", "fill"]))
         if kind == "flip":
             whole[at] ^= 1 << data.draw(st.integers(0, 7))
@@ -214,7 +214,6 @@ def test_mutated_bytes_are_read_or_refused(tmp_path, data):
             whole[at:at] = data.draw(st.binary(min_size=1, max_size=12))
         else:
             whole[at : at + 8] = b"\xff" * 8
-        at = min(at, len(whole) - 1)
     path = tmp_path / "mutated.onnx"
     path.write_bytes(whole)
     try:
