@@ -80,7 +80,10 @@ def run(
 
 @app.command(epilog="Example: fusebert inspect ./my-bert")
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A checkpoint folder, a fusebert artifact, or an ONNX file.")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph."),
+    ],
     as_json: Json = False,
 ) -> None:
     """Tell what a model is: family, sizes, precision plan, bytes; or a graph's operations."""

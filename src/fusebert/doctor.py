@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from fusebert.engine import cores, isa, isas
 from fusebert.report import Report, Table
 
-# Import name -> (distribution, what it is for).
+# Import name -> (distributions, what it is for).
 FRAMEWORKS = {
-    "torch": ("torch", "reads pytorch_model.bin checkpoints"),
-    "transformers": ("transformers", "the reference that the tests compare with"),
-    "tensorflow": ("tensorflow", "not used by this version"),
-    "onnxruntime": ("onnxruntime", "not used by this version"),
-    "onnx": ("onnx", "not used by this version"),
+    "torch": (("torch",), "reads pytorch_model.bin checkpoints"),
+    "transformers": (("transformers",), "the reference that the tests compare with"),
+    "tensorflow": (("tensorflow", "tensorflow-cpu"), "the reference for the TensorFlow readers' tests"),
+    "onnxruntime": (("onnxruntime",), "not used by this version"),
+    "onnx": (("onnx",), "the reference for the ONNX reader's tests"),
 }
 
 
@@ -26,9 +26,9 @@ def doctor() -> Report:
     """Looks at the machine and tries to import every framework, each in a process of its own."""
     started = {name: _start(name) for name in FRAMEWORKS if find_spec(name)}
     rows = []
-    for name, (distribution, purpose) in FRAMEWORKS.items():
+    for name, (distributions, purpose) in FRAMEWORKS.items():
         process = started.get(name)
-        rows.append((name, _version(distribution), "not installed" if process is None else _state(process), purpose))
+        rows.append((name, _version(distributions), "not installed" if process is None else _state(process), purpose))
     facts = {
         "fusebert": version("fusebert"),
         "python": platform.python_version(),
@@ -64,8 +64,10 @@ def _state(process: subprocess.Popen[str]) -> str:
     return f"import fails: {lines[-1][:100] if lines else f'exit code {process.returncode}'}"
 
 
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
+def _version(distributions: tuple[str, ...]) -> str:
+    for distribution in distributions:
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fusebert import artifact
 from fusebert.errors import FusebertError
-from fusebert.formats import huggingface
+from fusebert.formats import huggingface, tensorflow
 from fusebert.graph import Array, Graph
 from fusebert.network import Network
 from fusebert.plan import PRODUCTS, Plan, make_plan
@@ -20,7 +20,7 @@ from fusebert.report import Report, Table
 def inspect(path: str | Path) -> Report:
     """The facts about a checkpoint, an artifact, or a model file with a graph."""
     folder = Path(path)
-    if folder.is_file():
+    if folder.is_file() or tensorflow.is_saved_model(folder):
         return _graph(folder, read(folder))
     if artifact.is_artifact(folder):
         network, plan, max_length = artifact.read(folder)

@@ -24,21 +24,34 @@ _PART = re.compile(r"(\d+) (\w+) (\w+)([*+]?)$")
 def messages(package: str, description: str) -> dict[str, Any]:
     """Message classes by name. A line is `Name: 1 field type, 2 field type*, ...`; `*` repeats, `+` repeats packed.
 
-    A type is a scalar or another message's name. Map fields are described as what they are: repeated entries."""
-    # proto2, where a zero that was written stays written.
-    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    A type is a scalar or the name of another line; `Name = LABEL:0 ...` is an enumeration. Map fields are described as
+    what they are: repeated entries."""
+    # proto3, which refuses strings that are not text; with optional fields, so that a zero that was written stays.
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
+    enums = set(re.findall(r"^(\w+) = ", description, re.M))
     for line in filter(None, map(str.strip, description.splitlines())):
+        if " = " in line:
+            name, values = line.split(" = ")
+            enum = file.enum_type.add(name=name)
+            for constant, value in (entry.split(":") for entry in values.split()):
+                enum.value.add(name=constant, number=int(value))
+            continue
         name, fields = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]
         message = file.message_type.add(name=name)
         for part in filter(None, map(str.strip, fields.split(","))):
             number, field, kind, repeat = _PART.fullmatch(part).groups()  # type: ignore[union-attr]
             label = _Field.LABEL_REPEATED if repeat else _Field.LABEL_OPTIONAL
             added = message.field.add(name=field, number=int(number), label=label)
-            added.options.packed = repeat == "+"
+            if repeat:
+                added.options.packed = repeat == "+"
             if kind in _SCALARS:
                 added.type = _SCALARS[kind]
             else:
-                added.type, added.type_name = _Field.TYPE_MESSAGE, f".{package}.{kind}"
+                added.type = _Field.TYPE_ENUM if kind in enums else _Field.TYPE_MESSAGE
+                added.type_name = f".{package}.{kind}"
+            if not repeat and added.type != _Field.TYPE_MESSAGE:
+                added.proto3_optional, added.oneof_index = True, len(message.oneof_decl)
+                message.oneof_decl.add(name=f"_{field}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     found = pool.FindFileByName(file.name).message_types_by_name

@@ -51,14 +51,14 @@ def _walk(
     kept = at  # everything before this has been put into pieces
     while at < end:
         start = at
-        tag, at = _varint(data, at, end)
+        tag, at = varint(data, at, end)
         number, kind = tag >> 3, tag & 7
         if number == MAPPED:
             raise FusebertError("a field has a number that no model uses")
         if kind != 2:
             at = _skip(data, at, end, kind)
             continue
-        length, at = _varint(data, at, end)
+        length, at = varint(data, at, end)
         if length > end - at:
             raise FusebertError("a field is longer than its message")
         inner = fields.get(number)
@@ -76,7 +76,8 @@ def _walk(
     pieces.append(bytes(data[kept:end]))
 
 
-def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """A number and where it ends."""
     value = shift = 0
     while at < end and shift < 70:
         byte = data[at]
@@ -90,7 +91,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 def _skip(data: memoryview, at: int, end: int, kind: int) -> int:
     if kind == 0:
-        return _varint(data, at, end)[1]
+        return varint(data, at, end)[1]
     size = {1: 8, 5: 4}.get(kind)
     if size is None or size > end - at:
         raise FusebertError("the bytes are not a protobuf message")
