@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from damage import damage, replaced
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -179,30 +180,15 @@ def test_a_huge_shape_with_tiny_content_costs_nothing(made, tmp_path):
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_mutated_bytes_are_read_or_refused(made, tmp_path, name, data):
-    folder = tmp_path / "copy"
-    if not folder.exists():
-        shutil.copytree(made, folder)
-    whole = bytearray((made / name).read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(whole) - 1))
-        kind = data.draw(st.sampled_from(["flip", "cut", "insert", "fill"]))
-        if kind == "flip":
-            whole[at] ^= 1 << data.draw(st.integers(0, 7))
-        elif kind == "cut":
-            del whole[max(at, 1) :]
-        elif kind == "insert":
-            whole[at:at] = data.draw(st.binary(min_size=1, max_size=12))
-        else:
-            whole[at : at + 8] = b"\xff" * 8
-    (folder / name).write_bytes(whole)
-    try:
-        graph = fusebert.read(folder / name.split("/")[0])
-        for weight in graph.weights.values():
-            if weight.dtype != "string" and np.prod(weight.shape, dtype=float) < 1e7:
-                assert weight.read().shape == weight.shape
-    except FusebertError:
-        pass
+def test_damaged_files_are_read_or_refused(made, name, data):
+    with replaced(made / name, data.draw(damage((made / name).read_bytes()))):
+        try:
+            graph = fusebert.read(made / name.split("/")[0])
+            for weight in graph.weights.values():
+                if weight.dtype != "string" and np.prod(weight.shape, dtype=float) < 1e7:
+                    assert weight.read().shape == weight.shape
+        except FusebertError:
+            pass
 
 
 def test_a_bundle_with_a_missing_or_short_data_file_is_refused(made, tmp_path):
