@@ -31,7 +31,7 @@ def make(folder: Path, family: str, head: str = "none", seed: int = 0, sizes: di
         "num_attention_heads": sizes["heads"],
         "intermediate_size": sizes["inner"],
         "max_position_embeddings": 520,
-        "initializer_range": 0.08,
+        "initializer_range": 0.06,
         "num_labels": 2 if head == "question" else 3,
         "pad_token_id": 1 if NAMES[family] in ("Roberta", "XLMRoberta", "Camembert") else 0,
     }
