@@ -84,6 +84,8 @@ def main() -> None:
     parser.add_argument("--readme", type=Path, help="write the table into this file, between its quality marks")
     arguments = parser.parse_args()
     rows = measure(arguments.model or packaged_model(), arguments.data)
+    if arguments.readme:
+        write(arguments.readme, rows)
     table = Table(
         "quality", tuple(asdict(rows[0])), tuple((r.precision, *(round(v, 5) for v in astuple(r)[1:])) for r in rows)
     )
