@@ -1,7 +1,5 @@
 // What happens to whole rows between the products of one instruction set: softmax, LayerNorm, quantising weights.
 #pragma once
-#include <cmath>
-
 #include "../kernels.h"
 #include "simd.h"
 

@@ -21,7 +21,6 @@ typedef uint32_t vu __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t vh __attribute__((vector_size(2 * kLanes)));
 typedef int16_t vs __attribute__((vector_size(4 * kLanes)));
 typedef int8_t vb __attribute__((vector_size(2 * kLanes)));
-typedef uint8_t vq __attribute__((vector_size(kLanes)));
 
 template <class V, class T>
 FB_INLINE V load(const T* p) {
