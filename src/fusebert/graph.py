@@ -36,14 +36,23 @@ class TensorType:
 
 
 @dataclass(frozen=True)
+class AttributeOf:
+    """An attribute inside a function whose value is the attribute of that name where the function is called."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Node:
-    """One operation: what it is, the tensors it reads ("" for an optional one left out) and makes."""
+    """One operation: what it is, the tensors it reads ("" for an optional one left out) and makes, and the library
+    function it sits in ("" for the main graph)."""
 
     word: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    function: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import erf
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.graph import Array, Graph, Node, Weight
-
-_erf = np.vectorize(erf, otypes=[np.float64])
-
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
-    "identity": lambda x: x,
-    "gelu_erf": lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "relu": lambda x: np.maximum(x, 0),
-    "tanh": np.tanh,
-}
+from fusebert.primitives import ACTIVATIONS as ACTIVATIONS
+from fusebert.primitives import MEANING
 
 
 class Numpy:
@@ -73,11 +64,35 @@ class Numpy:
         """One of ACTIVATIONS."""
         return ACTIVATIONS[name](x)
 
-    def layer_norm(self, x: Array, gain: Array, bias: Array, epsilon: float) -> Array:
+    def layer_norm(self, x: Array, gain: Array | None, bias: Array | None, epsilon: float) -> Array:
         """Along the last axis, with the biased variance."""
         centered = x - x.mean(-1, keepdims=True)
-        y: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * gain + bias
+        y: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
+        y = y if gain is None else y * gain
+        return y if bias is None else y + bias
+
+    def embed(self, table: Array, indices: Array) -> Array:
+        """The rows of a table that the indices name."""
+        y: Array = table[indices]
         return y
+
+    def select(self, x: Array, axis: int, index: int) -> Array:
+        """One row along an axis."""
+        y: Array = np.take(x, index, axis)
+        return y
+
+    def arrange(
+        self, x: Array, splits: tuple[tuple[int, ...], ...], order: tuple[int, ...], merges: tuple[int, ...]
+    ) -> Array:
+        """Another layout of the same numbers: every dimension is split into axes of these sizes (0: it is one axis; -1:
+        what the others leave), the axes are put in order, and so many of them at a time make up the new dimensions."""
+        sizes: list[int] = []
+        for length, parts in zip(x.shape, splits, strict=True):
+            known = int(np.prod([n for n in parts if n > 0]))
+            sizes += [length if n == 0 else length // known if n < 0 else n for n in parts]
+        x = x.reshape(sizes).transpose(order)
+        ends = np.cumsum((0, *merges))
+        return x.reshape([int(np.prod(x.shape[a:b])) for a, b in zip(ends, ends[1:], strict=False)])
 
 
 class Record:
@@ -134,12 +149,56 @@ class Record:
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Runs a Graph of vocabulary words in NumPy; returns its outputs by name."""
-    op = Numpy()
-    values: dict[str, Array] = {**{name: weight.read() for name, weight in graph.weights.items()}, **feeds}
-    for node in graph.nodes:
-        inputs = [values[name] for name in node.inputs]
-        if node.word == "linear" and len(inputs) == 2:
-            inputs.append(None)  # type: ignore[arg-type]
-        values[node.outputs[0]] = getattr(op, node.word)(*inputs, **node.attributes)
-    return {name: values[name] for name in graph.outputs}
+    """Runs a Graph of vocabulary and primitive words in NumPy, what its outputs need of it; returns them by name."""
+    nodes, uses = _needed(graph, feeds)
+    values = dict(feeds)
+    with np.errstate(all="ignore"):
+        for node in nodes:
+            inputs = [_value(graph, values, name, node) for name in node.inputs]
+            made = _run(node, inputs)
+            for name, value in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False):
+                if uses.get(name):
+                    values[name] = value
+            for name in node.inputs:
+                uses[name] -= 1
+                if uses[name] == 0:
+                    values.pop(name, None)
+    return {name: _value(graph, values, name, None) for name in graph.outputs}  # type: ignore[misc]
+
+
+def _needed(graph: Graph, feeds: Mapping[str, Array]) -> tuple[list[Node], dict[str, int]]:
+    """The nodes that the outputs depend on, and how often each tensor is read by them or is an output."""
+    uses = dict.fromkeys(graph.outputs, 1)
+    nodes = []
+    for node in reversed(graph.nodes):
+        if any(uses.get(name) and name not in feeds for name in node.outputs):
+            nodes.append(node)
+            for name in node.inputs:
+                uses[name] = uses.get(name, 0) + 1
+    return nodes[::-1], uses
+
+
+def _value(graph: Graph, values: dict[str, Array], name: str, reader: Node | None) -> Array | None:
+    if not name:
+        return None
+    if name not in values:
+        if name not in graph.weights:
+            who = f"node {reader.name} ({reader.word}) needs" if reader else "the graph's outputs need"
+            raise FusebertError(f"{who} {name!r}, which is neither given nor made before")
+        values[name] = graph.weights[name].read()
+    return values[name]
+
+
+_VOCABULARY = {word: getattr(Numpy(), word) for word in vars(Numpy) if not word.startswith("_")}
+
+
+def _run(node: Node, inputs: list[Array | None]) -> Any:
+    meaning = MEANING.get(node.word) or _VOCABULARY.get(node.word)
+    if meaning is None:
+        raise UnsupportedError(f"node {node.name} ({node.word}) has no meaning in NumPy")
+    if node.word == "linear" and len(inputs) == 2:
+        inputs = [*inputs, None]
+    try:
+        return meaning(*inputs, **node.attributes)
+    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise FusebertError(f"node {node.name} ({node.word}) cannot be computed: {error}") from error

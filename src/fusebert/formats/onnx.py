@@ -15,7 +15,7 @@ import numpy as np
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import map_file
 from fusebert.formats.wire import CUT, cut
-from fusebert.graph import Array, Graph, Node, TensorType, Weight
+from fusebert.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
 _SCHEMA = """
 Model: 1 ir_version int64, 2 producer_name string, 3 producer_version string, 7 graph Graph, 8 opset_import Opset*, 25 functions Function*
@@ -31,12 +31,12 @@ Type: 1 tensor_type TensorType
 TensorType: 1 elem_type int32, 2 shape Shape
 Shape: 1 dim Dimension*
 Dimension: 1 dim_value int64, 2 dim_param string
-Function: 1 name string, 4 input string*, 5 output string*, 7 node Node*, 9 opset_import Opset*, 10 domain string
+Function: 1 name string, 4 input string*, 5 output string*, 7 node Node*, 9 opset_import Opset*, 10 domain string, 11 attribute_proto Attribute*
 """  # noqa: E501
 _GRAMMAR = {
     "Model": {7: "Graph", 25: "Function"},
     "Graph": {1: "Node", 5: "Tensor"},
-    "Function": {7: "Node"},
+    "Function": {7: "Node", 11: "Attribute"},
     "Node": {5: "Attribute"},
     "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph"},
     "Tensor": {9: CUT},
@@ -84,18 +84,18 @@ class _Reader:
         return FusebertError(f"{self._path}: {what}")
 
     def model(self, model: Any) -> Graph:
-        opsets = {entry.domain or "": entry.version for entry in model.opset_import}
+        opsets = _opsets(model)
         if not model.HasField("graph"):
             raise self._wrong("there is no graph in it")
-        if opsets.get("", _OLDEST_OPSET) < _OLDEST_OPSET:
+        if opsets.get("ai.onnx", _OLDEST_OPSET) < _OLDEST_OPSET:
             raise UnsupportedError(
-                f"{self._path}: opset {opsets['']} is too old; {_OLDEST_OPSET} and later are supported"
+                f"{self._path}: opset {opsets['ai.onnx']} is too old; {_OLDEST_OPSET} and later are supported"
             )
         functions = {f"{f.domain}.{f.name}" if f.domain else f.name: self._function(f) for f in model.functions}
         facts = {
             "format": "onnx",
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
-            "opsets": {name or "ai.onnx": version for name, version in opsets.items()},
+            "opsets": opsets,
         }
         return self._graph(model.graph, frozenset(), functions, facts)
 
@@ -122,7 +122,9 @@ class _Reader:
     def _function(self, function: Any) -> Graph:
         weights: dict[str, Weight] = {}
         nodes = self._nodes(function.node, weights, frozenset(function.input))
-        return Graph(nodes, tuple(function.input), tuple(function.output), weights)
+        defaults = {a.name: self._attribute(a, f"function {function.name}", set()) for a in function.attribute_proto}
+        facts = {"opsets": _opsets(function), "defaults": defaults}
+        return Graph(nodes, tuple(function.input), tuple(function.output), weights, facts=facts)
 
     def _nodes(self, messages: Iterable[Any], weights: dict[str, Weight], known: frozenset[str]) -> tuple[Node, ...]:
         """Nodes with their attributes; a Constant becomes a weight. Checks that every tensor is made once, before it is
@@ -138,29 +140,30 @@ class _Reader:
                 if name in made:
                     raise self._wrong(f"{where} makes {name!r}, which is there already")
                 made.add(name)
-            attributes = {a.name: self._attribute(a, where, frozenset(made)) for a in message.attribute}
-            if message.op_type == "Constant" and not message.domain and len(message.output) == 1:
+            attributes = {a.name: self._attribute(a, where, made) for a in message.attribute}
+            given = any(isinstance(value, AttributeOf) for value in attributes.values())
+            if message.op_type == "Constant" and not message.domain and len(message.output) == 1 and not given:
                 weights[message.output[0]] = self._constant(attributes, where)
                 continue
             word = f"{message.domain}.{message.op_type}" if message.domain not in ("", "ai.onnx") else message.op_type
             nodes.append(Node(word, tuple(message.input), tuple(message.output), attributes, message.name))
         return tuple(nodes)
 
-    def _attribute(self, a: Any, where: str, known: frozenset[str]) -> Any:
+    def _attribute(self, a: Any, where: str, known: set[str]) -> Any:
         kinds: dict[int, Callable[[], Any]] = {
             1: lambda: float(a.f),
             2: lambda: int(a.i),
             3: lambda: a.s.decode("utf-8", "replace"),
             4: lambda: self._weight(a.t, f"{where} attribute {a.name}"),
-            5: lambda: self._graph(a.g, known),
+            5: lambda: self._graph(a.g, frozenset(known)),
             6: lambda: tuple(a.floats),
             7: lambda: tuple(a.ints),
             8: lambda: tuple(s.decode("utf-8", "replace") for s in a.strings),
             9: lambda: tuple(self._weight(t, f"{where} attribute {a.name}") for t in a.tensors),
-            10: lambda: tuple(self._graph(g, known) for g in a.graphs),
+            10: lambda: tuple(self._graph(g, frozenset(known)) for g in a.graphs),
         }
         if a.ref_attr_name:
-            return None  # given by the caller of the function
+            return AttributeOf(a.ref_attr_name)
         if a.type not in kinds:
             raise self._wrong(f"{where} has attribute {a.name} of unknown type {a.type}")
         return kinds[a.type]()
@@ -246,6 +249,11 @@ def _aligned(data: Array, dtype: Any) -> Array:
     if array.ctypes.data % np.dtype(dtype).itemsize:
         array = array.copy()
     return array.view(dtype)
+
+
+def _opsets(message: Any) -> dict[str, int]:
+    """The version of each domain that a model or function is written in."""
+    return {entry.domain or "ai.onnx": entry.version for entry in message.opset_import}
 
 
 def _type(value: Any) -> TensorType:

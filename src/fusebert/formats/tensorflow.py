@@ -207,7 +207,9 @@ class _Reader:
                     raise self._wrong(f"{where} has no value")
                 weights.update(dict.fromkeys(outputs, attributes["value"]))
                 continue
-            if shapes := attributes.get("_output_shapes"):
+            if message.op == "Placeholder":
+                types[outputs[0]] = TensorType(str(attributes.get("dtype", "")), attributes.get("shape"))
+            elif shapes := attributes.get("_output_shapes"):
                 dtype = attributes.get("dtype") or attributes.get("T") or ""
                 types[outputs[0]] = TensorType(str(dtype), shapes[0])
             inputs = tuple(tensor(name) for name in message.input if not name.startswith("^"))

@@ -1,0 +1,237 @@
+"""Find: Graph -> Finding. Raises the graph, matches layers, chains them into encoders, and tells of each what it is,
+where it sits and who reads it; or, if there is none, what came nearest and where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fusebert.graph import Graph, Node
+from fusebert.match.layer import Match, Miss, Search, pattern
+from fusebert.match.lift import lift
+from fusebert.match.lift.lifting import Lifted
+from fusebert.match.mask import Mask, Masks
+from fusebert.match.meaning import Row, recognise
+from fusebert.match.probe import make_probes
+from fusebert.match.readers import may_skip, readers_of
+from fusebert.match.translate import translate
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a weight comes from: a constant or variable of the graph, and what is done to it on the way."""
+
+    name: str
+    how: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One encoder in a graph. `input` and `output` are the tensors that go in and come out; `taps` are outputs of inner
+    layers that someone else reads, and `inner_taps` other inner tensors; `readers` say what is read of the output."""
+
+    layers: tuple[Match, ...]
+    hidden: int
+    mask: Mask
+    input: str
+    output: str
+    taps: tuple[str, ...]
+    inner_taps: tuple[str, ...]
+    readers: tuple[str, ...]
+    function: str
+    weights: tuple[Mapping[str, Source], ...]
+    calls: int = 1  # how often the function it sits in is called
+
+    @property
+    def heads(self) -> int:
+        """Of the first layer; layers may differ."""
+        return int(self.layers[0].holes["heads"])
+
+    @property
+    def inner(self) -> int:
+        """The first layer's inner width."""
+        return self.weights[0]["ffn_in.weight"].shape[0]
+
+    @property
+    def activation(self) -> str:
+        """The first layer's activation."""
+        return str(self.layers[0].holes["activation"])
+
+    @property
+    def epsilon(self) -> float:
+        """The first layer's LayerNorm epsilon."""
+        return float(self.layers[0].holes["output_norm.epsilon"])
+
+    @property
+    def scale(self) -> float:
+        """What the first layer's scores are multiplied by."""
+        return float(self.layers[0].holes["scale"])
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether no answer depends on a hidden position, except at that position."""
+        return self.mask.kind != "none" and may_skip(self.readers) and not self.inner_taps
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in a graph: encoders, the nearest misses, and a row for every rule that did or did not apply.
+    `raised` is the graph in large words."""
+
+    encoders: tuple[Found, ...]
+    misses: tuple[Miss, ...]
+    rows: tuple[Row, ...]
+    raised: Lifted
+
+
+def find(graph: Graph) -> Finding:
+    """Every encoder in a graph."""
+    translated = translate(graph)
+    finding = _find(translated, {})
+    if not finding.encoders and finding.raised.baked:
+        return _find(translated, finding.raised.baked)
+    return finding
+
+
+def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
+    raised, rows = raise_words(translated, baked)
+    search = Search(raised.graph)
+    matches: dict[str, Match] = {}
+    misses: list[Miss] = []
+    for node in raised.graph.nodes:
+        if node.word == "layer_norm":
+            result = search.match(node.outputs[0])
+            if isinstance(result, Match):
+                matches[node.outputs[0]] = result
+                names = tuple(dict.fromkeys(n.name for n in result.nodes))
+                rows.append(Row("layer", names, f"reads {result.holes['x']}, makes {result.output}"))
+            else:
+                misses.append(result)
+    masks = Masks(raised)
+    encoders: dict[tuple[tuple[str, str], ...], Found] = {}
+    for chain in _chains(matches):
+        for part in _same_mask(chain, masks):
+            mask = masks.read(part[0].holes["mask"], part[0].holes["heads"])
+            if mask.kind == "refused":
+                rows.append(Row("mask", (mask.added,), mask.reason))
+                misses.append(Miss(len(pattern().nodes), "a mask", mask.reason, mask.added, part[0].nodes[0].function))
+                continue
+            found = _found(raised, part, mask)
+            key = tuple((node.function, node.name) for match in part for node in match.nodes)
+            if found.function and key in encoders:  # a function that is called from several places
+                found = replace(encoders[key], calls=encoders[key].calls + 1)
+            encoders[key if found.function else (*key, ("output", found.output))] = found
+    refused = [miss for miss in misses if miss.expected == "a mask"]
+    nearest = refused if encoders else refused or _other_attention(raised.graph) or _nearest(misses)
+    return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised)
+
+
+def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:
+    """A translated graph in the vocabulary of `ops`, and a row for every word that was put together."""
+    lifted = lift(translated, make_probes(translated, baked))
+    raised, rows = recognise(lifted.graph, lifted.dims)
+    return replace(lifted, graph=raised), rows
+
+
+def _chains(matches: Mapping[str, Match]) -> list[list[Match]]:
+    """Layers one after the other, as long as each reads what the one before makes."""
+    after = {match.holes["x"]: match for match in matches.values()}
+    chains = []
+    for match in matches.values():
+        if match.holes["x"] in matches and after[match.holes["x"]] is match:
+            continue
+        chain = [match]
+        while (following := after.get(chain[-1].output)) is not None:
+            chain.append(following)
+        chains.append(chain)
+    return chains
+
+
+def _same_mask(chain: list[Match], masks: Masks) -> list[list[Match]]:
+    """The chain, divided where the mask or the width changes."""
+    parts: list[list[Match]] = []
+    for match in chain:
+        mask = masks.read(match.holes["mask"], match.holes["heads"])
+        if parts and replace(mask, added="") == replace(
+            masks.read(parts[-1][0].holes["mask"], parts[-1][0].holes["heads"]), added=""
+        ):
+            parts[-1].append(match)
+        else:
+            parts.append([match])
+    return parts
+
+
+def _found(raised: Lifted, chain: list[Match], mask: Mask) -> Found:
+    weights = raised.graph.weights
+    sources = []
+    for match in chain:
+        named = {}
+        for hole, name in match.holes.items():
+            if isinstance(name, str) and name in weights and "." in hole:
+                root, how = raised.origins.get(name, (name, ""))
+                named[hole] = Source(root, how, weights[name].shape)
+        sources.append(named)
+    taps, inner = _taps(raised.graph, chain)
+    function = chain[0].nodes[0].function
+    return Found(
+        tuple(chain), sources[0]["query.weight"].shape[1], mask, chain[0].holes["x"], chain[-1].output, taps, inner,
+        readers_of(raised, chain[-1].output, mask), function, tuple(sources),
+    )  # fmt: skip
+
+
+def _taps(graph: Graph, chain: list[Match]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tensors inside the encoder that something outside reads: outputs of layers, and others."""
+    inside = {id(node) for match in chain for node in match.nodes}
+    made = {name for match in chain for node in match.nodes for name in node.outputs}
+    between = {match.output for match in chain[:-1]}
+    read = [
+        name
+        for node in graph.nodes
+        if id(node) not in inside and node.word not in ("shape", "size")
+        for name in node.inputs
+        if name in made
+    ]
+    outside = dict.fromkeys([*read, *(name for name in graph.outputs if name in made)])
+    outside.pop(chain[-1].output, None)
+    return tuple(n for n in outside if n in between), tuple(n for n in outside if n not in between)
+
+
+def _nearest(misses: list[Miss]) -> list[Miss]:
+    """The searches that came furthest."""
+    furthest = max((miss.matched for miss in misses), default=0)
+    return [miss for miss in misses if miss.matched == furthest][:3]
+
+
+def _other_attention(graph: Graph) -> list[Miss]:
+    """What is known to be wrong with the attention that no layer was matched around."""
+    maker = {name: node for node in graph.nodes for name in node.outputs}
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    contexts = [node for node in graph.nodes if node.word == "context"]
+    if not contexts:
+        return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
+    if not any(node.word == "layer_norm" for node in graph.nodes):
+        return [Miss(1, "a LayerNorm after attention", "none in this graph", contexts[0].name, contexts[0].function)]
+    for node in contexts:
+        if _pre_norm(node, maker, readers):
+            what = "a pre-LayerNorm layer, which normalises what goes into attention and not the sum after it"
+            return [Miss(len(pattern().nodes), "a post-LayerNorm layer", what, node.name, node.function)]
+    return []
+
+
+def _pre_norm(context: Node, maker: Mapping[str, Node], readers: Mapping[str, list[Node]]) -> bool:
+    tensor = context.inputs[1]
+    while (made := maker.get(tensor)) is not None and made.word in ("split_heads", "linear", "arrange", "identity"):
+        tensor = made.inputs[0]
+    if made is None or made.word != "layer_norm":
+        return False
+    following = context
+    for word in ("merge_heads", "linear", "add"):
+        found = [n for n in readers.get(following.outputs[0], []) if n.word == word]
+        if not found:
+            return word != "add"
+        following = found[0]
+    return tensor not in following.inputs and made.inputs[0] in following.inputs

@@ -1,0 +1,24 @@
+"""Lift: primitive words -> the vocabulary of `ops`. Layout disappears: reshapes, transposes, casts and scalar factors
+become views of values, and every product is seen as what it is: a linear map, scores, or a context.
+
+The result is a Graph that still computes the same (`ops.evaluate`), with fewer and larger words."""
+
+from __future__ import annotations
+
+from fusebert.graph import Graph
+from fusebert.match.lift import choose, elementwise, layout, products, rows
+from fusebert.match.lift.lifting import Lifted, Lifting
+from fusebert.match.probe import Probe
+
+_RULES = {**elementwise.RULES, **layout.RULES, **choose.RULES, **products.RULES, **rows.RULES}
+
+
+def lift(graph: Graph, probes: tuple[Probe, Probe]) -> Lifted:
+    """Lifts a translated graph: what is constant is folded, what a rule knows is said in larger words, and the rest
+    stays as it is."""
+    lifting = Lifting(graph, probes)
+    for node in graph.nodes:
+        lifting.compute(node)
+        if not lifting.fold(node) and not (node.word in _RULES and _RULES[node.word](lifting, node)):
+            lifting.keep(node)
+    return lifting.result()

@@ -1,0 +1,212 @@
+"""Choose: one row, some columns, or rows of a table. Columns of a linear map are a linear map."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusebert.graph import Node, Weight
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, View
+from fusebert.match.lift.layout import unchanged
+from fusebert.match.lift.lifting import Lifting
+
+
+def gather(lifting: Lifting, node: Node) -> bool:
+    table, rows = node.inputs[:2]
+    axis = int(node.attributes.get("axis", 0))
+    if table in lifting.weights:
+        shape, view = lifting.weights[table].shape, lifting.view(rows)
+        if axis or len(shape) != 2 or view is None or rows in lifting.weights or view.factor != 1:
+            return False
+        group = ax.fresh([(shape[1], shape[1])])[0]
+        lifting.emit("embed", (table, view.value), node.outputs[0], (*lifting.dims[view.value], group), node)
+        lifting.views[node.outputs[0]] = View(node.outputs[0], (*view.dims, group))
+        return True
+    index = lifting.constant(rows)
+    if index is None or index.size != 1:
+        return False
+    return select(lifting, node, axis, int(index.reshape(())), keep=index.ndim == 1)
+
+
+def slice_(lifting: Lifting, node: Node) -> bool:
+    if unchanged(lifting, node):
+        return True
+    view = lifting.view(node.inputs[0])
+    given = [lifting.constant(name) if name else None for name in node.inputs[1:]]
+    if view is None or len(given) < 2 or given[0] is None or given[1] is None or given[0].size != 1:
+        return False
+    axis = 0 if len(given) < 3 or given[2] is None else int(given[2].reshape(()))
+    begin, end = int(given[0].reshape(())), int(given[1].reshape(()))
+    size = ax.size_of(view.dims[axis])
+    if (end == begin + 1 and begin >= 0) or (begin == -1 and end >= size[0]):
+        return select(lifting, node, axis, begin, keep=True)
+    if not ax.fixed(size) or (len(given) > 3 and given[3] is not None and int(given[3].reshape(())) != 1):
+        return False
+    first, last, _ = slice(begin, end).indices(size[0])
+    return part(lifting, node, node.outputs[0], axis, first, last)
+
+
+def strided_slice(lifting: Lifting, node: Node) -> bool:
+    if (
+        not node.attributes.get("shrink_axis_mask")
+        and not node.attributes.get("new_axis_mask")
+        and unchanged(lifting, node)
+    ):
+        return True
+    view = lifting.view(node.inputs[0])
+    given = [lifting.constant(name) for name in node.inputs[1:4]]
+    if (
+        view is None
+        or any(g is None for g in given)
+        or node.attributes.get("ellipsis_mask")
+        or node.attributes.get("new_axis_mask")
+    ):
+        return False
+    begin, end, steps = ([int(n) for n in g.reshape(-1)] for g in given if g is not None)
+    masks = [int(node.attributes.get(f"{name}_mask", 0)) for name in ("begin", "end", "shrink_axis")]
+    cut = []
+    for i in range(len(begin)):
+        open_begin, open_end, shrink = (mask >> i & 1 for mask in masks)
+        if shrink or not (open_begin and open_end):
+            whole = (
+                not shrink
+                and (open_begin or begin[i] == 0)
+                and (open_end or (end[i], end[i]) == ax.size_of(view.dims[i]))
+            )
+            if not whole:
+                cut.append((i, 0 if open_begin and not shrink else begin[i], end[i], open_end, shrink))
+    if len(cut) != 1 or steps[cut[0][0]] != 1:
+        return False
+    axis, first, last, open_end, shrink = cut[0]
+    if shrink or (not open_end and last == first + 1):
+        return select(lifting, node, axis, first, keep=not shrink)
+    size = ax.size_of(view.dims[axis])
+    if not ax.fixed(size):
+        return False
+    low, high, _ = slice(first, None if open_end else last).indices(size[0])
+    return part(lifting, node, node.outputs[0], axis, low, high)
+
+
+def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> bool:
+    """One row along an axis."""
+    view = lifting.view(node.inputs[0])
+    if view is None or not view.dims:
+        return False
+    axis %= len(view.dims)
+    dims = (*view.dims[:axis], *(((),) if keep else ()), *view.dims[axis + 1 :])
+    group = ax.atoms(view.dims[axis])
+    if not group:
+        return lifting.see(node, view, dims)
+    if index < 0 and not ax.fixed(ax.size_of(group)) and index != -1:
+        return False
+    canonical = ax.settled(lifting.dims[view.value])
+    out, made = node.outputs[0], lifting.maker.get(view.value)
+    if made is not None and made.word == "linear" and canonical[-1][: len(group)] == group:
+        rest = canonical[-1][len(group) :]
+        count, new = ax.size_of(rest)[0], ax.clone(rest)
+        columns(lifting, node, out, view, index % ax.size_of(group)[0] * count, count, new)
+        instead = dict(zip(rest, new, strict=True))
+        dims = tuple(tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in dims)
+    elif group in canonical:
+        place = canonical.index(group)
+        left = (*canonical[:place], *canonical[place + 1 :])
+        lifting.emit("select", (view.value,), out, left, node, axis=place, index=index)
+    else:
+        return False
+    lifting.views[out] = View(out, dims, view.factor)
+    return True
+
+
+def split(lifting: Lifting, node: Node) -> bool:
+    view = lifting.view(node.inputs[0])
+    axis = int(node.attributes.get("axis", 0))
+    if view is None or not view.dims or not ax.fixed(size := ax.size_of(view.dims[axis])):
+        return False
+    given = lifting.constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    count = int(node.attributes.get("count") or len(node.outputs))
+    sizes = [size[0] // count] * count if given is None else [int(n) for n in given.reshape(-1)]
+    ends = np.cumsum(sizes)
+    if len(node.outputs) > len(sizes) or ends[-1] != size[0]:
+        return False
+    return all(
+        part(lifting, node, out, axis, int(end) - n, int(end))
+        for out, n, end in zip(node.outputs, sizes, ends, strict=False)
+    )
+
+
+def unstack(lifting: Lifting, node: Node) -> bool:
+    view = lifting.view(node.inputs[0])
+    axis = int(node.attributes.get("axis", 0))
+    if view is None or not all(part(lifting, node, out, axis, i, i + 1) for i, out in enumerate(node.outputs)):
+        return False
+    for out in node.outputs:
+        seen = lifting.views[out]
+        dims = tuple(g for i, g in enumerate(seen.dims) if i != axis % len(seen.dims))
+        lifting.views[out] = View(seen.value, dims, seen.factor)
+    return True
+
+
+def part(lifting: Lifting, node: Node, out: str, axis: int, first: int, last: int) -> bool:
+    """Some of the last dimension, if a linear map makes it."""
+    view = lifting.view(node.inputs[0])
+    if view is None or axis % len(view.dims) != len(view.dims) - 1:
+        return False
+    made = lifting.maker.get(view.value)
+    if made is None or made.word != "linear" or ax.settled(lifting.dims[view.value])[-1] != ax.atoms(view.dims[-1]):
+        return False
+    group = ax.fresh([(last - first, last - first)])[0]
+    columns(lifting, node, out, view, first, last - first, group)
+    lifting.views[out] = View(out, (*view.dims[:-1], group), view.factor)
+    return True
+
+
+def columns(lifting: Lifting, node: Node, out: str, view: View, first: int, count: int, group: Group) -> None:
+    """Some columns of a linear map are a linear map."""
+    made = lifting.maker[view.value]
+    inputs = [made.inputs[0]]
+    for name in made.inputs[1:]:
+        weight = lifting.weights[name]
+        part = f"{name} [{first}:{first + count}]"
+        read = lambda weight=weight: weight.read()[first : first + count]  # noqa: E731
+        lifting.weights[part] = Weight((count, *weight.shape[1:]), weight.dtype, read)
+        root, how = lifting.origins.get(name, (name, ""))
+        lifting.origins[part] = root, f"{how} rows {first} to {first + count}".strip()
+        inputs.append(part)
+    lifting.emit("linear", tuple(inputs), out, (*ax.settled(lifting.dims[view.value])[:-1], group), node)
+
+
+def join(lifting: Lifting, node: Node) -> bool:
+    """Tensors one after the other, or side by side on a new axis; all other axes are the same ones."""
+    views = [lifting.view(name) for name in node.inputs]
+    if any(name in lifting.weights for name in node.inputs) or any(view is None or not view.dims for view in views):
+        return False
+    seen = [view for view in views if view is not None]
+    rank = len(seen[0].dims)
+    stacks = node.word == "stack"
+    axis = int(node.attributes.get("axis", 0)) % (rank + stacks)
+    for other in seen[1:]:
+        if len(other.dims) != rank:
+            return False
+        for place, (a, b) in enumerate(zip(seen[0].dims, other.dims, strict=True)):
+            if (stacks or place != axis) and (ax.size_of(a) != ax.size_of(b) or not ax.same(a, b)):
+                return False
+    names = [lifting.lay(view, view.dims) for view in seen]
+    shapes = lifting.shapes(node)
+    if shapes is None:
+        return False
+    new = ax.fresh([shapes[0][axis]])[0]
+    dims = (*seen[0].dims[:axis], new, *seen[0].dims[axis + (not stacks) :])
+    lifting.emit(node.word, tuple(names), node.outputs[0], dims, node, axis=axis)
+    lifting.views[node.outputs[0]] = View(node.outputs[0], dims)
+    return True
+
+
+RULES = {
+    "gather": gather,
+    "slice": slice_,
+    "strided_slice": strided_slice,
+    "split": split,
+    "unstack": unstack,
+    "stack": join,
+    "concat": join,
+}

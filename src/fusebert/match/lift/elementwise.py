@@ -1,0 +1,206 @@
+"""Elementwise: operands are brought to the layout of the one that has all axes. A bias goes into its linear map, a
+number into the scale of the scores, and what is added to scores is a mask."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusebert.graph import Node, Weight
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, View
+from fusebert.match.lift.lifting import ELEMENTWISE, Lifting
+
+
+def elementwise(lifting: Lifting, node: Node) -> bool:
+    out = node.outputs[0]
+    names = [name for name in node.inputs if name]
+    views = {name: view for name in names if name not in lifting.weights and (view := lifting.view(name)) is not None}
+    if len(views) < len({name for name in names if name not in lifting.weights}) or not views:
+        return False
+    if by_factor(lifting, node, views):
+        return True
+    aligned = align(lifting, names, views)
+    if aligned is None:
+        return False
+    canonical, dims = aligned
+    inputs = []
+    for name in node.inputs:
+        operand = against(lifting, name, views, dims, canonical) if name else ""
+        if operand is None:
+            return False
+        inputs.append(operand)
+    if not larger_word(lifting, node, tuple(inputs), canonical):
+        lifting.emit(node.word, tuple(inputs), out, canonical, node, **node.attributes)
+    lifting.views[out] = View(out, dims)
+    return True
+
+
+def by_factor(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
+    """Queries, keys or scores times a number are a view with a factor, which becomes the scale of the scores."""
+    if node.word not in ("mul", "div") or len(views) != 1:
+        return False
+    (name, view), other = next(iter(views.items())), next((n for n in node.inputs if n in lifting.weights), "")
+    made = lifting.maker.get(view.value)
+    if made is None or made.word not in ("linear", "scores"):
+        return False
+    number = lifting.scalar(other)
+    if number is None or len(lifting.weights[other].shape) > len(view.dims) or not np.isfinite(number):
+        return False
+    if node.word == "div" and (number == 0 or node.inputs[0] != name):
+        return False
+    factor = view.factor * number if node.word == "mul" else view.factor / number
+    lifting.views[node.outputs[0]] = View(view.value, view.dims, factor)
+    return True
+
+
+def align(
+    lifting: Lifting, names: list[str], views: dict[str, View]
+) -> tuple[tuple[Group, ...], tuple[Group, ...]] | None:
+    """The layout of the operand that has all axes of the result, and how the result is seen."""
+    rank = max(
+        [len(v.dims) for v in views.values()] + [len(lifting.weights[n].shape) for n in names if n in lifting.weights]
+    )
+    dims: list[Group] = []
+    everything = {name: ax.flat(view.dims) for name, view in views.items()}
+    for place in range(-rank, 0):
+        have = [(n, v.dims[place]) for n, v in views.items() if len(v.dims) >= -place and v.dims[place]]
+        for name, group in have[1:]:
+            if ax.size_of(group) != ax.size_of(have[0][1]):
+                return None
+            if not ax.same(have[0][1], group, (everything[have[0][0]], everything[name])):
+                return None
+        widths = {
+            lifting.weights[n].shape[place]
+            for n in names
+            if n in lifting.weights and len(lifting.weights[n].shape) >= -place
+        }
+        widths.discard(1)
+        if have:
+            dims.append(have[0][1])
+        else:  # only a constant may have the last axis to itself
+            dims.append(ax.fresh([(w, w) for w in widths])[0] if widths and place == -1 else ())
+        if any((width, width) != ax.size_of(dims[-1]) for width in widths):
+            return None
+    result = ax.flat(dims)
+    if len(set(result)) < len(result):
+        return None
+    for view in views.values():
+        canonical = lifting.dims[view.value]
+        if len(ax.flat(view.dims)) == len(result):
+            return canonical, tuple(dims)
+        if ax.flat([*view.dims, dims[-1]]) == result and not view.dims[-1] and canonical and not canonical[-1]:
+            return (*canonical[:-1], dims[-1]), tuple(dims)
+    return None
+
+
+def against(
+    lifting: Lifting, name: str, views: dict[str, View], dims: tuple[Group, ...], canonical: tuple[Group, ...]
+) -> str | None:
+    """An operand laid out so that it broadcasts against the value that leads."""
+    if name in lifting.weights:
+        shape = lifting.weights[name].shape
+        if int(np.prod(shape)) == 1:
+            return name if len(shape) <= len(canonical) else lifting.lay_weight(name, ((),) * len(shape), ())
+        source = tuple(() if n == 1 else dims[i - len(shape)] for i, n in enumerate(shape))
+        view = View(name, source)
+    else:
+        view = views[name]
+        source = lifting.dims[view.value]
+    have = set(ax.flat(source))
+    target: list[Group] = []
+    for group in ax.settled(canonical):
+        present = [axis in have for axis in group]
+        if any(present) and not all(present):
+            return None
+        target.append(group if group and all(present) else ())
+    while target and not target[0]:
+        target.pop(0)
+    if name in lifting.weights:
+        return lifting.lay_weight(name, ax.settled(source), tuple(target))
+    settled = ax.settled(source)
+    if view.factor == 1 and len(settled) <= len(canonical) and _stripped(settled) == tuple(target):
+        return view.value
+    return lifting.lay(view, tuple(target))
+
+
+def larger_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical: tuple[Group, ...]) -> bool:
+    """A bias goes into its linear map; what is added to scores, or put in their place, is a mask."""
+    out = node.outputs[0]
+    made = [lifting.maker.get(name) for name in inputs]
+    if node.word in ("add", "sub") and len(inputs) == 2:
+        for i, first in enumerate(made):
+            other = inputs[1 - i]
+            if first is None or (node.word == "sub" and i == 1):
+                continue
+            if node.word == "add" and _is_bias(lifting, first, other):
+                lifting.emit("linear", (*first.inputs, other), out, canonical, node)
+                return True
+            if first.word in ("scores", "mask") and lifting.scalar(other) is None:
+                lifting.view(other)  # a constant has a layout once it is seen
+                if node.word == "sub":
+                    other = lifting.emit("neg", (other,), f"{out} taken", lifting.dims[other], node)
+                _mask(lifting, node, inputs[i], other, canonical)
+                return True
+    if node.word == "where":
+        return where_word(lifting, node, inputs, canonical)
+    return False
+
+
+def where(lifting: Lifting, node: Node) -> bool:
+    """Attention that is not a number, in rows that see nothing, is made zero by some exporters (docs/masks.md)."""
+    condition, yes, no = node.inputs
+    tested, view = lifting.view(condition), lifting.view(no)
+    made = lifting.maker.get(tested.value) if tested else None
+    if made is None or made.word != "isnan" or view is None or made.inputs[0] != view.value or lifting.scalar(yes) != 0:
+        return elementwise(lifting, node)
+    return lifting.see(node, view, view.dims)
+
+
+def where_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical: tuple[Group, ...]) -> bool:
+    condition, yes, no = inputs
+    for kept, put in ((yes, no), (no, yes)):
+        made = lifting.maker.get(kept)
+        if (
+            made is not None
+            and made.word in ("scores", "mask")
+            and (number := lifting.scalar(put)) is not None
+            and number < 0
+        ):
+            zero, fill = f"factor {0.0!r}", f"factor {number!r}"
+            lifting.weights[zero], lifting.weights[fill] = (
+                Weight.of(np.zeros((), np.float32)),
+                Weight.of(np.array(number, np.float32)),
+            )
+            pair = (zero, fill) if kept == yes else (fill, zero)
+            added = lifting.emit("where", (condition, *pair), f"{node.outputs[0]} put", lifting.dims[condition], node)
+            _mask(lifting, node, kept, added, canonical)
+            return True
+    return False
+
+
+def _is_bias(lifting: Lifting, made: Node, other: str) -> bool:
+    if made.word != "linear" or len(made.inputs) != 2 or other not in lifting.weights:
+        return False
+    return lifting.weights[other].shape == lifting.weights[made.inputs[1]].shape[:1]
+
+
+def _mask(lifting: Lifting, node: Node, scores: str, added: str, canonical: tuple[Group, ...]) -> None:
+    """Says the word; what is added to masked scores goes into the mask they have."""
+    out, made = node.outputs[0], lifting.maker[scores]
+    if made.word == "mask":
+        scores, before = made.inputs
+        shapes = [lifting.dims[before], lifting.dims[added]]
+        rank = max(map(len, shapes))
+        padded = [((),) * (rank - len(dims)) + dims for dims in shapes]
+        dims = tuple(a or b for a, b in zip(*padded, strict=True))
+        added = lifting.emit("add", (before, added), f"{out} mask", dims, node)
+    lifting.emit("mask", (scores, added), out, canonical, node)
+
+
+def _stripped(dims: tuple[Group, ...]) -> tuple[Group, ...]:
+    while dims and not dims[0]:
+        dims = dims[1:]
+    return dims
+
+
+RULES = {**dict.fromkeys(ELEMENTWISE, elementwise), "where": where}

@@ -1,0 +1,387 @@
+"""Lifting: the state of a lift and what every rule needs of it: what is known of a tensor, and how to say a word, to
+lay numbers out, and to leave a node as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fusebert.graph import Array, Graph, Node, Weight
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, Size, View
+from fusebert.match.probe import Probe
+from fusebert.ops import Numpy
+from fusebert.primitives import MEANING
+
+_MOST = 1 << 20  # elements of an array that is computed on the way
+_UNARY = (
+    "neg abs sqrt rsqrt reciprocal exp log erf tanh sigmoid softplus relu sin cos floor ceil sign square invert isnan "
+    "isinf activation"
+)
+_BINARY = (
+    "add sub mul div floordiv mod pow maximum minimum equal not_equal less less_equal greater greater_equal and or "
+    "where clip"
+)
+ELEMENTWISE = frozenset([*_UNARY.split(), *_BINARY.split()])
+_FOLDED = ELEMENTWISE | frozenset(
+    [
+        "identity",
+        "cast",
+        "reshape",
+        "transpose",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "concat",
+        "stack",
+        "split",
+        "slice",
+        "strided_slice",
+        "gather",
+        "dequantize",
+    ]
+)
+LAST = "last axis"  # the name of the constant that names it
+
+
+@dataclass
+class Lifted:
+    """The lifted graph and what was learned on the way: the layout of every tensor of the original, and where each
+    weight comes from (the constant's name, and what was done to it)."""
+
+    graph: Graph
+    views: dict[str, View]
+    origins: dict[str, tuple[str, str]]
+    dims: dict[str, tuple[Group, ...]]
+    probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
+    content: set[str]  # tensors that depend on what is in an input, not only on its shape
+    baked: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
+
+
+@dataclass
+class Lifting:
+    """Values, their layouts, and the nodes that make them, as far as the lift has come."""
+
+    source: Graph
+    probes: tuple[Probe, Probe]
+    nodes: list[Node] = field(default_factory=list)
+    weights: dict[str, Weight] = field(default_factory=dict)
+    origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    views: dict[str, View] = field(default_factory=dict)
+    dims: dict[str, tuple[Group, ...]] = field(default_factory=dict)  # the layout of every value
+    maker: dict[str, Node] = field(default_factory=dict)  # of a value
+    arrays: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of a tensor, in each probe
+    content: set[str] = field(default_factory=set)  # tensors that depend on what is in an input, not only on its shape
+    laid: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    baked: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.weights = {**self.source.weights, LAST: Weight.of(np.array([-1], np.int64))}
+        for name in self.source.inputs:
+            self.content.add(name)
+            if name in self.probes[0]:
+                self.arrays[name] = self.probes[0][name], self.probes[1][name]
+                self.value(name, self._sizes(self.arrays[name]))
+            elif (declared := self.source.types.get(name)) and declared.shape is not None:
+                first, second = (self._usual(declared.shape, probe) for probe in self.probes)
+                self.value(name, list(zip(first, second, strict=True)))
+
+    def _usual(self, shape: tuple[Any, ...], probe: Probe) -> list[int]:
+        """The sizes of an input that is not filled, as the others have them."""
+        usual = next((a.shape for a in probe.values() if a.ndim >= 2), (1, 1))
+        return [n if isinstance(n, int) else usual[min(i, 1)] for i, n in enumerate(shape)]
+
+    @staticmethod
+    def _sizes(pair: tuple[Array, Array]) -> list[Size]:
+        return list(zip(pair[0].shape, pair[1].shape, strict=True))
+
+    def known(self, name: str) -> tuple[Array, Array] | None:
+        """A tensor's numbers under both probes, where they are few."""
+        if name in self.arrays:
+            return self.arrays[name]
+        weight = self.weights.get(name)
+        if weight is None:
+            return None
+        count = int(np.prod(weight.shape))
+        floats = "float" in weight.dtype
+        if (
+            weight.dtype == "string"
+            or count > _MOST
+            or (floats and count > 1 and not (len(weight.shape) > 2 and count <= 1 << 16))
+        ):
+            return None
+        array = weight.read()
+        self.arrays[name] = array, array
+        return self.arrays[name]
+
+    def constant(self, name: str) -> Array | None:
+        """A tensor's numbers, where they belong to the model and are few."""
+        if not name or name in self.content or (pair := self.known(name)) is None:
+            return None
+        first, second = pair
+        return first if first.shape == second.shape and np.array_equal(first, second) else None
+
+    def scalar(self, name: str) -> float | None:
+        """The number that a tensor is, where it belongs to the model."""
+        array = self.constant(name)
+        return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype != object else None
+
+    def view(self, name: str) -> View | None:
+        """How a tensor is laid out, if that is known."""
+        if name not in self.views and name in self.weights:
+            shape = self.weights[name].shape
+            self.value(name, [(n, n) for n in shape])
+        return self.views.get(name)
+
+    def value(self, name: str, shape: list[Size]) -> None:
+        """A tensor that is seen as it is made."""
+        self.dims[name] = ax.fresh(shape)
+        self.views[name] = View(name, self.dims[name])
+
+    def compute(self, node: Node) -> None:
+        """Computes what a node makes, under both probes, where that is little."""
+        read = [name for name in node.inputs if name]
+        if node.word not in ("shape", "size") and any(name in self.content for name in read):
+            self.content.update(node.outputs)
+        if node.word in ("shape", "size"):
+            view = self.view(node.inputs[0])
+            if view is None:
+                return
+            sizes = ax.shape_of(view.dims)
+            inputs: list[list[Array | None]] = [[np.broadcast_to(np.float32(0), [s[i] for s in sizes])] for i in (0, 1)]
+        else:
+            pairs = [self.known(name) if name else None for name in node.inputs]
+            if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name) or not read:
+                return
+            inputs = [[None if pair is None else pair[i] for pair in pairs] for i in (0, 1)]
+        made = [_meaning(node, values) for values in inputs]
+        if made[0] is None or made[1] is None:
+            return
+        for name, first, second in zip(node.outputs, made[0], made[1], strict=False):
+            if first.size <= _MOST and second.size <= _MOST and first.ndim == second.ndim:
+                self.arrays[name] = first, second
+
+    def fold(self, node: Node) -> bool:
+        """What depends on constants only is a constant: small ones are computed, large ones when they are read."""
+        if all(self.constant(name) is not None for name in node.outputs if name) and node.outputs:
+            for name in filter(None, node.outputs):
+                array = self.arrays[name][0]
+                self.weights[name] = Weight.of(array)
+                self.origins[name] = self._origin(node)
+            return True
+        if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.word not in _FOLDED:
+            return False
+        stand_ins = [self._stand_in(name) for name in node.inputs]
+        made = _meaning(node, stand_ins)
+        if made is None:
+            return False
+        for place, (name, example) in enumerate(zip(node.outputs, made, strict=False)):
+            weights = [self.weights[n] if n else None for n in node.inputs]
+
+            def read(weights: list[Weight | None] = weights, place: int = place) -> Array:
+                arrays = [None if w is None else w.read() for w in weights]
+                made = _meaning(node, arrays)
+                assert made is not None
+                return made[place]
+
+            self.weights[name] = Weight(example.shape, example.dtype.name, read)
+            self.origins[name] = self._origin(node)
+        return True
+
+    def _stand_in(self, name: str) -> Array | None:
+        if not name:
+            return None
+        if (pair := self.known(name)) is not None:
+            return pair[0]
+        weight = self.weights[name]
+        return np.broadcast_to(np.zeros((), _dtype(weight.dtype)), weight.shape)
+
+    def _origin(self, node: Node) -> tuple[str, str]:
+        large = [n for n in node.inputs if n in self.weights and self.known(n) is None]
+        name = large[0] if large else next((n for n in node.inputs if n in self.weights), "")
+        root, how = self.origins.get(name, (name, ""))
+        quiet = node.word in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
+        return root, how if quiet else f"{how} {node.word}".strip()
+
+    def emit(
+        self,
+        word: str,
+        inputs: tuple[str, ...],
+        output: str,
+        dims: tuple[Group, ...],
+        node: Node | None = None,
+        **attributes: Any,
+    ) -> str:
+        made = Node(word, inputs, (output,), attributes, node.name if node else "", node.function if node else "")
+        self.nodes.append(made)
+        self.dims[output], self.maker[output] = dims, made
+        if any(name in self.content for name in inputs):
+            self.content.add(output)
+        return output
+
+    def scaled(self, view: View) -> str:
+        """The value a view shows, with its factor."""
+        if view.factor == 1:
+            return view.value
+        key = (view.value, view.factor)
+        if key not in self.laid:
+            name = f"{view.value} x {view.factor:g}"
+            made = self.maker.get(view.value)
+            if made is not None and made.word == "scores":
+                scale = made.attributes["scale"] * view.factor
+                self.emit("scores", made.inputs, name, self.dims[view.value], made, scale=scale)
+            else:
+                self.weights[f"factor {view.factor!r}"] = Weight.of(np.array(view.factor, np.float32))
+                self.emit("mul", (view.value, f"factor {view.factor!r}"), name, self.dims[view.value])
+            self.laid[key] = name
+        return self.laid[key]
+
+    def lay(self, view: View, target: tuple[Group, ...]) -> str:
+        """The name of the view's numbers laid out so; rearranged if they are not."""
+        source, target = ax.settled(self.dims[view.value]), ax.settled(target)
+        if view.value in self.weights:
+            return self.lay_weight(view.value, source, target)
+        value = self.scaled(view)
+        if source == target:
+            return value
+        key = (value, target)
+        if key not in self.laid:
+            made = self.maker.get(value)
+            name = f"{value} @{len(self.laid)}"
+            if made is not None and made.word == "scores" and target == (*source[:-2], source[-1], source[-2]):
+                self.emit("scores", (made.inputs[1], made.inputs[0]), name, target, made, **made.attributes)
+            elif _splits_heads(source, target):
+                self.emit("split_heads", (value,), name, target, made, heads=target[-3][0].size[0])
+            elif _splits_heads(target, source):
+                self.emit("merge_heads", (value,), name, target, made)
+            else:
+                self.emit("arrange", (value,), name, target, made, **_arrangement(source, target))
+            self.laid[key] = name
+        return self.laid[key]
+
+    def lay_weight(self, name: str, source: tuple[Group, ...], target: tuple[Group, ...]) -> str:
+        if source == target:
+            return name
+        weight, how = self.weights[name], _arrangement(source, target)
+        shape = tuple(size[0] for size in ax.shape_of(target))
+        laid = f"{name} @{len(self.weights)}"
+        self.weights[laid] = Weight(shape, weight.dtype, lambda: Numpy().arrange(weight.read(), **how))
+        root, note = self.origins.get(name, (name, ""))
+        turned = [atom for group in source for atom in group] != [atom for group in target for atom in group]
+        self.origins[laid] = root, f"{note} transpose".strip() if turned else note
+        return laid
+
+    def keep(self, node: Node) -> None:
+        """A node as it is, on tensors laid out as it expects them."""
+        inputs = []
+        for name in node.inputs:
+            view = self.view(name) if name and name not in self.weights else None
+            inputs.append(name if view is None else self.lay(view, view.dims))
+        self.nodes.append(Node(node.word, tuple(inputs), node.outputs, node.attributes, node.name, node.function))
+        shapes = self.shapes(node)
+        for place, name in enumerate(node.outputs):
+            self.maker[name] = self.nodes[-1]
+            if name in self.arrays:
+                self.value(name, self._sizes(self.arrays[name]))
+            elif shapes is not None and place < len(shapes):
+                self.value(name, shapes[place])
+
+    def shapes(self, node: Node) -> list[list[Size]] | None:
+        """The sizes of what a node makes, found by running it on zeros that take no memory."""
+        if all(name in self.arrays for name in node.outputs):
+            return None
+        results = []
+        for i in (0, 1):
+            inputs: list[Array | None] = []
+            for name in node.inputs:
+                pair = self.known(name) if name else None
+                view = self.view(name) if name else None
+                if pair is not None:
+                    inputs.append(pair[i])
+                elif view is not None:
+                    inputs.append(np.broadcast_to(np.float32(0), [s[i] for s in ax.shape_of(view.dims)]))
+                elif name:
+                    return None
+                else:
+                    inputs.append(None)
+            if sum(a.size for a in inputs if a is not None) > _MOST << 2 and node.word in ("matmul", "einsum"):
+                return None
+            made = _meaning(node, inputs)
+            if made is None:
+                return None
+            results.append(made)
+        if any(a.ndim != b.ndim for a, b in zip(*results, strict=True)):
+            return None
+        return [self._sizes((a, b)) for a, b in zip(*results, strict=True)]
+
+    def note_baked(self, view: View, shape: Array) -> None:
+        """Remembers a reshape that only fits inputs of one size."""
+        usual = next(([*zip(*(a.shape for a in self.arrays[n]), strict=True)] for n in self.probes[0]), [])
+        for group, n in zip(view.dims, shape.reshape(-1), strict=False):
+            if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n > 1:
+                self.baked.setdefault(usual.index(ax.size_of(group)), int(n))
+
+    def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> bool:
+        """A node that only lays out otherwise: its output is a view."""
+        self.views[node.outputs[0]] = View(view.value, dims, view.factor)
+        return True
+
+    def result(self) -> Lifted:
+        """What the outputs need, as a Graph; outputs are laid out as they were."""
+        outputs = []
+        for name in self.source.outputs:
+            view = self.views.get(name)
+            outputs.append(name if view is None or name in self.weights else self.lay(view, view.dims))
+        probes: tuple[Probe, Probe] = dict(self.probes[0]), dict(self.probes[1])
+        for node in self.nodes:
+            if node.word in ("shape", "size") and (pair := self.arrays.get(node.outputs[0])) is not None:
+                probes[0][node.outputs[0]], probes[1][node.outputs[0]] = pair
+        graph = Graph(
+            tuple(self.nodes),
+            self.source.inputs,
+            tuple(outputs),
+            self.weights,
+            self.source.types,
+            {},
+            self.source.facts,
+        )
+        return Lifted(graph, self.views, self.origins, self.dims, probes, self.content, self.baked)
+
+
+def _meaning(node: Node, inputs: list[Any]) -> list[Array] | None:
+    """What a node makes of arrays; None if it has no meaning for them."""
+    if node.word not in MEANING:
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            made = MEANING[node.word](*inputs, **{k: v for k, v in node.attributes.items() if k != "^"})
+    except Exception:  # the probe is not a real input; whatever it breaks is only not known
+        return None
+    return [np.asarray(a) for a in (made if isinstance(made, (tuple, list)) else (made,))]
+
+
+def _dtype(name: str) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16 if name == "bfloat16" else np.dtype("O" if name == "string" else name)
+
+
+def _splits_heads(source: tuple[Group, ...], target: tuple[Group, ...]) -> bool:
+    """(..., t, (a, d)) to (..., a, t, d)."""
+    if len(source) < 2 or len(target) != len(source) + 1 or len(source[-1]) < 2:
+        return False
+    (*lead, t), (a, *d) = source[:-1], source[-1]
+    return target == (*lead, (a,), t, tuple(d)) and ax.fixed(a.size)
+
+
+def _arrangement(source: tuple[Group, ...], target: tuple[Group, ...]) -> dict[str, Any]:
+    """How to get from one layout to another, as the attributes of `arrange`."""
+    have = ax.flat(source)
+    splits = tuple(
+        tuple((axis.size[0] if ax.fixed(axis.size) else -1) for axis in group) if len(group) > 1 else (0,) * len(group)
+        for group in source
+    )
+    order = tuple(have.index(axis) for axis in ax.flat(target))
+    return {"splits": splits, "order": order, "merges": tuple(len(group) for group in target)}

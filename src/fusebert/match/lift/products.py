@@ -1,0 +1,208 @@
+"""Products: of an activation and a constant, a linear map or an embedding; of two activations, scores or a context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fusebert.graph import Node
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, View
+from fusebert.match.lift.lifting import Lifting
+
+
+def matmul(lifting: Lifting, node: Node) -> bool:
+    a, b = (lifting.view(name) for name in node.inputs[:2])
+    if a is None or b is None or min(len(a.dims), len(b.dims)) < 2 or node.inputs[0] in lifting.weights:
+        return False
+    left, right = list(a.dims), list(b.dims)
+    if node.attributes.get("transpose_a"):
+        left[-2:] = left[-1], left[-2]
+    if node.attributes.get("transpose_b"):
+        right[-2:] = right[-1], right[-2]
+    batch = len(left) - 2
+    if node.inputs[1] in lifting.weights:
+        if any(right[:-2]) or len(right) > len(left):
+            return False
+        return linear(
+            lifting,
+            node,
+            a,
+            left[:-1],
+            left[-1],
+            node.inputs[1],
+            (right[-1],),
+            (right[-2],),
+            lambda n: (*left[:-1], *n),
+        )
+    if len(left) != len(right):
+        return False
+    pairs = list(zip(left[:batch], right[:batch], strict=True))
+    return product(lifting, node, a, b, pairs, left[-2], right[-1], left[-1], right[-2], lambda bs, m, n: (*bs, m, n))
+
+
+def einsum(lifting: Lifting, node: Node) -> bool:
+    terms, arrow, result = str(node.attributes["equation"]).replace(" ", "").partition("->")
+    parts = terms.split(",")
+    if not arrow or len(parts) != 2 or "." in terms or any(len(set(p)) < len(p) for p in (*parts, result)):
+        return False
+    names = list(node.inputs)
+    if names[0] in lifting.weights or (names[1] not in lifting.weights and _first_free(parts, result) == 1):
+        names.reverse()
+        parts.reverse()
+    x, y = lifting.view(names[0]), lifting.view(names[1])
+    if (
+        x is None
+        or y is None
+        or names[0] in lifting.weights
+        or any(len(p) != len(v.dims) for p, v in zip(parts, (x, y), strict=True))
+    ):
+        return False
+    left, right = dict(zip(parts[0], x.dims, strict=True)), dict(zip(parts[1], y.dims, strict=True))
+    shared = [letter for letter in parts[1] if letter in left]
+    summed, batch = [s for s in shared if s not in result], [s for s in shared if s in result]
+    free_x, free_y = [s for s in parts[0] if s not in right], [s for s in parts[1] if s not in left]
+    if any(s not in result for s in (*free_x, *free_y)):
+        return False
+    if names[1] in lifting.weights:
+        if batch:
+            return False
+
+        def layout(new: tuple[Group, ...]) -> tuple[Group, ...]:
+            found = {**left, **dict(zip(free_y, new, strict=True))}
+            return tuple(found[s] for s in result)
+
+        return linear(
+            lifting,
+            node,
+            x,
+            [left[s] for s in free_x],
+            _joined(left, summed),
+            names[1],
+            tuple(right[s] for s in free_y),
+            tuple(right[s] for s in summed),
+            layout,
+        )
+    if len(free_x) != 1 or len(free_y) != 1:
+        return False
+
+    def order(batches: list[Group], m: Group, n: Group) -> tuple[Group, ...]:
+        found = {**dict(zip(batch, batches, strict=True)), free_x[0]: m, free_y[0]: n}
+        return tuple(found[s] for s in result)
+
+    pairs = [(left[s], right[s]) for s in batch]
+    return product(
+        lifting,
+        node,
+        x,
+        y,
+        pairs,
+        left[free_x[0]],
+        right[free_y[0]],
+        _joined(left, summed),
+        _joined(right, summed),
+        order,
+    )
+
+
+def linear(
+    lifting: Lifting,
+    node: Node,
+    x: View,
+    leading: list[Group],
+    summed: Group,
+    weight: str,
+    made: tuple[Group, ...],
+    read: tuple[Group, ...],
+    layout: Callable[[tuple[Group, ...]], tuple[Group, ...]],
+) -> bool:
+    """A product with a constant: `made` and `read` are the weight's own dimensions that come out and go in."""
+    if not summed or ax.size_of(summed) != ax.size_of(axis for group in read for axis in group):
+        return False
+    out = node.outputs[0]
+    canonical, last = ax.settled(lifting.dims[x.value]), ax.atoms(summed)
+    if canonical[-1:] == (last,):
+        lead = canonical[:-1]
+    else:
+        lead = tuple((axis,) for axis in ax.flat(canonical) if axis not in last)
+        if set(ax.flat(leading)) != set(ax.flat(lead)) or len(last) + len(lead) != len(ax.flat(canonical)):
+            return False
+    fresh = tuple(ax.fresh([ax.size_of(group)])[0] for group in made)
+    dims = (*lead, tuple(axis for group in fresh for axis in group))
+    name = lifting.lay(x, (*lead, last))
+    selected = lifting.maker.get(name)
+    rows = (tuple(a for g in made for a in g), tuple(a for g in read for a in g))
+    if selected is not None and selected.word == "one_hot" and _plain_one_hot(lifting, selected):
+        table = lifting.lay_weight(weight, ax.settled(lifting.dims[weight]), (rows[1], rows[0]))
+        lifting.emit("embed", (table, selected.inputs[0]), out, dims, node)
+    else:
+        matrix = lifting.lay_weight(weight, ax.settled(lifting.dims[weight]), rows)
+        lifting.emit("linear", (name, matrix), out, dims, node)
+    lifting.views[out] = View(out, layout(fresh))
+    return True
+
+
+def product(
+    lifting: Lifting,
+    node: Node,
+    a: View,
+    b: View,
+    batch: list[tuple[Group, Group]],
+    m: Group,
+    n: Group,
+    k_a: Group,
+    k_b: Group,
+    layout: Callable[[list[Group], Group, Group], tuple[Group, ...]],
+) -> bool:
+    """A product of two activations: scores, or a context where the left one is attention."""
+    if not k_a or ax.size_of(k_a) != ax.size_of(k_b):
+        return False
+    everything = ax.flat(a.dims), ax.flat(b.dims)
+    for left, right in batch:
+        if ax.size_of(left) != ax.size_of(right) or not ax.same(
+            left, right, everything if left and right else ((), ())
+        ):
+            return False
+    lead = tuple((axis,) for axis in ax.flat(group for group, _ in batch))
+    out = node.outputs[0]
+    used = {*ax.flat(lead), *ax.atoms(m)}
+    made_n = ax.clone(n) if used & set(ax.atoms(n)) else ax.atoms(n)
+    dims = (*lead, ax.atoms(m), made_n)
+    first = lifting.maker.get(a.value)
+    if first is not None and _is_attention(first, lifting.maker):
+        attention = lifting.lay(a, (*lead, ax.atoms(m), ax.atoms(k_a)))
+        lifting.emit("context", (attention, lifting.lay(b, (*lead, ax.atoms(k_b), ax.atoms(n)))), out, dims, node)
+    else:
+        plain_a, plain_b = View(a.value, a.dims), View(b.value, b.dims)
+        query = lifting.lay(plain_a, (*lead, ax.atoms(m), ax.atoms(k_a)))
+        key = lifting.lay(plain_b, (*lead, ax.atoms(n), ax.atoms(k_b)))
+        lifting.emit("scores", (query, key), out, dims, node, scale=a.factor * b.factor)
+    lifting.views[out] = View(out, layout([group for group, _ in batch], m, made_n))
+    return True
+
+
+def _joined(source: dict[str, Group], letters: list[str]) -> Group:
+    return tuple(axis for letter in letters for axis in source[letter])
+
+
+def _first_free(parts: list[str], result: str) -> int:
+    """Which operand's own letter comes first in the result."""
+    for letter in result:
+        if (letter in parts[0]) != (letter in parts[1]):
+            return 0 if letter in parts[0] else 1
+    return 0
+
+
+def _is_attention(made: Node, maker: dict[str, Node]) -> bool:
+    while made.word == "identity" and made.inputs[0] in maker:
+        made = maker[made.inputs[0]]
+    if made.word == "div" and made.inputs[0] in maker:  # a softmax that is written out
+        return maker[made.inputs[0]].word == "exp"
+    return made.word == "softmax"
+
+
+def _plain_one_hot(lifting: Lifting, node: Node) -> bool:
+    numbers = [lifting.scalar(name) for name in node.inputs[2:4]]
+    return numbers in ([1.0, 0.0], [])
+
+
+RULES = {"matmul": matmul, "einsum": einsum}

@@ -1,0 +1,56 @@
+"""Probe: two small batches of different, telling sizes to look at a graph with. Sizes that a model declares are kept;
+the others become prime numbers that no weight has as a factor, so that an axis can be told by its length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fusebert.graph import Array, Graph, TensorType
+
+_PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+_LARGEST = 1 << 22  # elements of an input
+
+Probe = dict[str, Array]
+
+
+def make_probes(graph: Graph, baked: Mapping[int, int] | None = None) -> tuple[Probe, Probe]:
+    """Every input that ids, masks or types can be, filled with zeros and ones, twice. Others are left out. `baked` are
+    sizes that inputs must have by their place, though they are not declared."""
+    taken = {n for weight in graph.weights.values() for n in weight.shape if n > 1}
+    free = [p for p in _PRIMES if not any(n % p == 0 for n in taken)] + list(_PRIMES)
+    chosen = list(dict.fromkeys(free))[:4]
+    small, large = sorted(chosen[:4])[:2], sorted(chosen[:4])[2:]
+    baked = baked or {}
+    first, second = ((baked.get(0, b), baked.get(1, s)) for b, s in (small, large))
+    return _fill(graph, first, 0), _fill(graph, second, 1)
+
+
+def _fill(graph: Graph, sizes: tuple[int, int], seed: int) -> Probe:
+    random = np.random.default_rng(seed)
+    declared = [_shape(graph.types.get(name)) for name in graph.inputs]
+    usual = list(sizes)
+    for place in (0, 1):
+        known = [n for s in declared if s is not None and len(s) > place and isinstance(n := s[place], int)]
+        usual[place] = known[0] if known else usual[place]
+    probe: Probe = {}
+    for name, shape in zip(graph.inputs, declared, strict=True):
+        kind = graph.types[name].dtype if name in graph.types else "int64"
+        full = [n if isinstance(n, int) and n >= 0 else usual[min(i, 1)] for i, n in enumerate(shape or (None, None))]
+        if kind not in _FILLED or np.prod(full, dtype=np.float64) > _LARGEST or (len(full) > 2 and "float" in kind):
+            continue
+        array = random.integers(0, 2, full)
+        if len(full) == 1:
+            array = random.integers(1, usual[1] + 1, full)  # lengths
+        elif array.size and full[-1] > 1:  # something visible and something hidden in every row
+            array[..., 0], array[..., -1] = random.permutation([0, 1])
+        probe[name] = array.astype(kind)
+    return probe
+
+
+_FILLED = ("int64", "int32", "int16", "int8", "uint8", "bool", "float32", "float16", "float64")
+
+
+def _shape(declared: TensorType | None) -> tuple[int | str | None, ...] | None:
+    return None if declared is None else declared.shape

@@ -1,0 +1,474 @@
+"""The zoo's list: every exporter output that the readers and the finder are tested on, as data. Nothing is built here.
+
+An entry says what is in the file (the facts a finder must report) and carries the recipe for the maker script.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from zoo_cases import KINDS, NAMES
+
+SMALL = {"layers": 3, "hidden": 24, "heads": 3, "inner": 56}
+EVEN = {"layers": 3, "hidden": 40, "heads": 4, "inner": 56}
+TORCH_ACT = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a finder must say about one encoder."""
+
+    layers: int
+    hidden: int
+    heads: int
+    inner: int
+    activation: str = "gelu_erf"
+    epsilon: float = 1e-12
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One model of the zoo; zoo.Entry adds making it, its inputs and its outputs."""
+
+    name: str
+    maker: str  # which process makes it: a key of zoo.SCRIPTS
+    file: str  # model.onnx, saved_model (a folder), model.pb, model.pbtxt
+    family: str
+    encoders: tuple[Facts, ...]
+    ids: str = NAMES[0]  # names in inputs(), None where the model has no such input
+    mask: str | None = NAMES[1]
+    types: str | None = NAMES[2]
+    readers: tuple[str, ...] = ()  # who reads the encoder's output: positions, first, masked_mean, mean
+    kinds: tuple[str, ...] = KINDS  # the masks it can be given
+    refused: str | None = None  # why a finder must refuse it: causal, relative, pre_norm, rms_norm, nothing
+    precision: str = "fp32"
+    tolerance: float = 1e-4  # of scale, between the saved outputs and an exact engine's
+    source: str | None = None  # the entry this one was converted from
+    recipe: dict = field(default_factory=dict, compare=False, repr=False)
+
+
+HEADS = {  # outputs and who reads the encoder
+    "Model": (("last_hidden_state", "pooler_output"), ("positions", "first")),
+    "ForSequenceClassification": (("logits",), ("first",)),
+    "ForTokenClassification": (("logits",), ("positions",)),
+    "ForQuestionAnswering": (("start_logits", "end_logits"), ("positions",)),
+    "ForMaskedLM": (("logits",), ("positions",)),
+    "LMHeadModel": (("logits",), ("positions",)),
+}
+NO_POOLER, NO_TYPES = ("distilbert", "electra", "gpt2", "t5"), ("distilbert", "roberta", "xlm-roberta")
+EPSILON = {"roberta": 1e-5, "xlm-roberta": 1e-5}  # those families' checkpoints; the classes' own default is 1e-12
+LISTED: list[Listed] = []
+
+
+def torch(
+    name: str,
+    family: str = "bert",
+    head: str = "Model",
+    attention: str = "eager",
+    opset: int | str = 14,
+    sizes: dict = SMALL,
+    activation: str = "gelu_erf",
+    inputs: int = 3,
+    version: int = 5,
+    pool: str | None = None,
+    static: tuple[int, int] | None = None,
+    taps: bool = False,
+    refused: str | None = None,
+    tolerance: float = 1e-4,
+    config: dict | None = None,
+    **more,
+) -> None:
+    """A stock transformers model by torch.onnx.export; opset "dynamo18" means the newer exporter."""
+    outputs, readers = HEADS[head]
+    if family in NO_TYPES:
+        inputs = min(inputs, 2)
+    if head == "Model" and family in NO_POOLER:
+        outputs, readers = outputs[:1], readers[:1]
+    if pool:
+        outputs, readers = ("embedding",), ({"masked": "masked_mean"}.get(pool, pool),)
+    if taps:
+        outputs = tuple(f"hidden_{i}" for i in range(sizes["layers"])) + outputs
+    config = dict(config or {})
+    if family in EPSILON:
+        config |= {"layer_norm_eps": EPSILON[family]}
+    epsilon = config.get("layer_norm_eps", 1e-12)
+    dynamo = str(opset).startswith("dynamo")
+    names = {3: NAMES, 2: NAMES[:2], 1: NAMES[:1]}[inputs]
+    kinds = KINDS if inputs > 1 else ("full",)
+    recipe = {
+        "family": family,
+        "head": head,
+        "attention": attention,
+        "exporter": "dynamo" if dynamo else "old",
+        "opset": int(str(opset).removeprefix("dynamo")),
+        "sizes": sizes,
+        "act": TORCH_ACT[activation],
+        "inputs": names,
+        "outputs": outputs,
+        "pool": pool,
+        "static": static,
+        "config": config,
+        "pad": 1 if "roberta" in family else 0,
+        "kinds": kinds,
+        "flat": [o for o in outputs if o in ("pooler_output", "embedding") or head == "ForSequenceClassification"],
+        **more,
+    }
+    entry = Listed(
+        name,
+        f"torch{version}",
+        "model.onnx",
+        family,
+        () if refused else (Facts(**sizes, activation=activation, epsilon=epsilon),),
+        mask=NAMES[1] if inputs > 1 else None,
+        types=NAMES[2] if inputs > 2 else None,
+        readers=readers,
+        kinds=kinds,
+        refused=refused,
+        precision="fp16" if more.get("dtype") else "fp32",
+        tolerance=tolerance,
+        recipe=recipe,
+    )
+    LISTED.append(entry)
+
+
+def hf(
+    name: str,
+    family: str = "bert",
+    head: str = "Model",
+    form: str = "saved_model",
+    sizes: dict = SMALL,
+    activation: str = "gelu_erf",
+    taps: bool = False,
+    static: tuple[int, int] | None = None,
+    config: dict | None = None,
+    act: str | None = None,
+) -> None:
+    """A Hugging Face TensorFlow 2 model (transformers 4)."""
+    outputs, readers = HEADS[head]
+    if head == "Model" and family in NO_POOLER:
+        outputs, readers = outputs[:1], readers[:1]
+    if taps:
+        outputs = (*outputs, "hidden_states")
+    types = family not in NO_TYPES
+    config = dict(config or {}) | ({"output_hidden_states": True} if taps else {})
+    if family in EPSILON:
+        config |= {"layer_norm_eps": EPSILON[family]}
+    recipe = {
+        "source": "hf",
+        "family": family,
+        "head": head,
+        "form": form,
+        "sizes": sizes,
+        "act": act or TORCH_ACT[activation],
+        "inputs": NAMES if types else NAMES[:2],
+        "outputs": outputs,
+        "static": static,
+        "config": config,
+        "pad": 1 if "roberta" in family else 0,
+        "kinds": KINDS,
+    }
+    facts = Facts(**sizes, activation=activation, epsilon=config.get("layer_norm_eps", 1e-12))
+    file = "model.pb" if form == "frozen" else "saved_model"
+    entry = Listed(
+        name, "tensorflow", file, family, (facts,), types=NAMES[2] if types else None, readers=readers, recipe=recipe
+    )
+    LISTED.append(entry)
+
+
+def tf1(name: str, form: str = "frozen", sizes: dict = SMALL, activation: str = "gelu_tanh", **more) -> None:
+    """The first public code's graph under tf.compat.v1."""
+    classifier = more.get("classifier", False)
+    outputs = ("probabilities",) if classifier else ("sequence_output", "pooled_output")
+    inputs = ("input_ids", "input_mask", "segment_ids")
+    recipe = {"source": "tf1", "form": form, "sizes": sizes, "act": activation, "inputs": inputs, "outputs": outputs}
+    recipe |= {"kinds": KINDS, **more}
+    file = {"frozen": "model.pb", "text": "model.pbtxt", "saved_model": "saved_model"}[form]
+    facts = Facts(**sizes, activation=activation, epsilon=more.get("epsilon", 1e-12))
+    readers = ("first",) if classifier else ("positions", "first")
+    LISTED.append(
+        Listed(name, "tensorflow", file, "bert", (facts,), *inputs, readers=readers, recipe=recipe),
+    )
+
+
+def own(
+    name: str,
+    model: str,
+    sizes: dict = SMALL,
+    inputs: tuple[str, ...] = NAMES[:2],
+    refused: str | None = None,
+    activation: str = "gelu_erf",
+    readers: tuple[str, ...] = ("positions",),
+    static: tuple[int, int] | None = None,
+    outputs: tuple[str, ...] = ("last_hidden_state",),
+    facts: tuple[Facts, ...] | None = None,
+    **more,
+) -> None:
+    """A plain torch model of zoo_own.py."""
+    masked = "attention_mask" in inputs
+    recipe = {"own": model, "sizes": sizes, "act": activation.split("_")[0], "inputs": inputs, "outputs": outputs}
+    recipe |= {"exporter": "old", "opset": 17, "static": static, "kinds": KINDS if masked else ("full",), "flat": []}
+    if refused is None and facts is None:
+        facts = (Facts(**sizes, activation=activation, epsilon=1e-5),)
+    entry = Listed(
+        name,
+        "torch5",
+        "model.onnx",
+        "own",
+        facts or (),
+        ids=inputs[0],
+        mask=NAMES[1] if masked else None,
+        types=None,
+        readers=readers,
+        kinds=KINDS if masked else ("full",),
+        refused=refused,
+        recipe=recipe | more,
+    )
+    LISTED.append(entry)
+
+
+def official(name: str, activation: str = "gelu_tanh", sizes: dict = SMALL, refused: str | None = None, **more) -> None:
+    """tf-models-official's encoder."""
+    layers = tuple(f"encoder_outputs_{i}" for i in range(sizes["layers"]))
+    outputs = more.pop("outputs", ("default", *layers, "pooled_output", "sequence_output"))
+    inputs = ("input_word_ids", "input_mask", "input_type_ids")
+    recipe = {"source": "official", "sizes": sizes, "act": activation, "outputs": outputs, "kinds": KINDS, **more}
+    facts = () if refused else (Facts(**sizes, activation=activation),)
+    readers = ("first",) if outputs == ("pooled_output",) else ("positions", "first")
+    entry = Listed(name, "tensorflow", "saved_model", "bert", facts, *inputs, readers, refused=refused, recipe=recipe)
+    LISTED.append(entry)
+
+
+def converted(name: str, source: str, maker: str = "convert", precision: str | None = None, **recipe) -> None:
+    """Another file made of an entry listed before; it has that entry's facts."""
+    base = next(listed for listed in LISTED if listed.name == source)
+    kinds = recipe.pop("kinds", base.kinds)
+    tolerance = recipe.pop("tolerance", base.tolerance)
+    changed = {"name": name, "maker": maker, "file": "model.onnx", "source": source, "kinds": kinds}
+    changed |= {"recipe": {"kinds": kinds, **recipe}, "precision": precision or base.precision, "tolerance": tolerance}
+    LISTED.append(replace(base, **changed))
+
+
+def keras(name: str, activation: str = "gelu_erf", sizes: dict = SMALL, epsilon: float = 1e-3) -> None:
+    """An own Keras 3 model."""
+    outputs = ("last_hidden_state", "first")
+    recipe = {"sizes": sizes, "act": activation, "epsilon": epsilon, "outputs": outputs, "kinds": KINDS}
+    facts = (Facts(**sizes, activation=activation, epsilon=epsilon),)
+    readers = ("positions", "first")
+    LISTED.append(Listed(name, "keras", "saved_model", "own", facts, types=None, readers=readers, recipe=recipe))
+
+
+def keras2onnx(name: str, activation: str = "gelu_erf", sizes: dict | None = None, **more) -> None:
+    """A graph in keras2onnx's style, written by hand around a torch model's weights and answers."""
+    sizes = sizes or SMALL | {"layers": 2}
+    torch(name, sizes=sizes, activation=activation)
+    last = LISTED.pop()
+    LISTED.append(replace(last, maker="keras2onnx", recipe=last.recipe | more))
+
+
+# torch, transformers 5: attention, opset, folding, exporter
+torch("onnx-bert-14-eager")
+torch("onnx-bert-14-sdpa", attention="sdpa")
+torch("onnx-bert-dynamo-eager", opset="dynamo18", sizes=EVEN)
+torch("onnx-bert-dynamo-sdpa", opset="dynamo18", attention="sdpa")
+torch("onnx-bert-dynamo-20", opset="dynamo20", attention="sdpa")
+torch("onnx-bert-dynamo-static", opset="dynamo18", static=(2, 6))
+torch("onnx-bert-9-static", opset=9, static=(3, 7))
+torch("onnx-bert-11-eager", opset=11)
+torch("onnx-bert-11-unfolded", opset=11, folding=False, sizes=EVEN)
+torch("onnx-bert-12-eager", opset=12, sizes=EVEN)
+torch("onnx-bert-13-eager", opset=13)
+torch("onnx-bert-13-unfolded", opset=13, folding=False)
+torch("onnx-bert-14-sdpa-unfolded", attention="sdpa", folding=False)
+torch("onnx-bert-17-eager", opset=17)
+torch("onnx-bert-17-sdpa", opset=17, attention="sdpa", sizes=EVEN)
+torch("onnx-bert-17-unfolded", opset=17, folding=False)
+torch("onnx-bert-17-static", opset=17, static=(2, 6))
+torch("onnx-bert-14-static-sdpa", attention="sdpa", static=(2, 6))
+torch("onnx-bert-1-input", inputs=1)
+torch("onnx-bert-1-input-sdpa", inputs=1, attention="sdpa", opset=17)
+torch("onnx-bert-2-inputs", inputs=2)
+torch("onnx-bert-2-inputs-sdpa", inputs=2, attention="sdpa", opset=17)
+torch("onnx-bert-epsilon", config={"layer_norm_eps": 1e-3})
+torch("onnx-bert-tanh", activation="gelu_tanh")
+torch("onnx-bert-tanh-17", activation="gelu_tanh", act="gelu_pytorch_tanh", opset=17)
+torch("onnx-bert-tanh-fast", activation="gelu_tanh", act="gelu_fast")
+torch("onnx-bert-tanh-dynamo-20", activation="gelu_tanh", act="gelu_pytorch_tanh", opset="dynamo20")
+torch("onnx-bert-erf-python", act="gelu_python")
+torch("onnx-bert-relu", activation="relu")
+torch("onnx-bert-taps", taps=True)
+torch("onnx-bert-fp16-weights", dtype="fp16 weights", opset=17)
+torch("onnx-bert-fp16", dtype="fp16", opset=17, tolerance=2e-2)
+torch("onnx-bert-fp16-dynamo", dtype="fp16", opset="dynamo18", attention="sdpa", tolerance=2e-2)
+# heads and families
+torch("onnx-bert-sequence", head="ForSequenceClassification")
+torch("onnx-bert-sequence-dynamo", head="ForSequenceClassification", opset="dynamo18", attention="sdpa")
+torch("onnx-bert-token", head="ForTokenClassification", attention="sdpa")
+torch("onnx-bert-question", head="ForQuestionAnswering")
+torch("onnx-bert-masked", head="ForMaskedLM", attention="sdpa", opset=17)
+torch("onnx-bert-masked-mean", pool="masked", opset=11)
+torch("onnx-bert-masked-mean-sdpa", pool="masked", attention="sdpa", opset=17)
+torch("onnx-bert-mean", pool="mean")
+torch("onnx-bert-first", pool="first", attention="sdpa")
+torch("onnx-roberta", family="roberta")
+torch("onnx-roberta-sdpa", family="roberta", attention="sdpa", opset=17)
+torch("onnx-roberta-sequence", family="roberta", head="ForSequenceClassification")
+torch("onnx-roberta-dynamo", family="roberta", attention="sdpa", opset="dynamo18")
+torch("onnx-xlm-roberta", family="xlm-roberta", attention="sdpa")
+torch("onnx-distilbert", family="distilbert")
+torch("onnx-distilbert-sdpa", family="distilbert", attention="sdpa", opset=17)
+torch("onnx-distilbert-sequence", family="distilbert", head="ForSequenceClassification")
+torch("onnx-distilbert-dynamo", family="distilbert", attention="sdpa", opset="dynamo18")
+torch("onnx-electra", family="electra", config={"embedding_size": 16})
+torch("onnx-electra-sequence", family="electra", head="ForSequenceClassification", config={"embedding_size": 16})
+# transformers 4
+torch("onnx4-bert-eager", version=4)
+torch("onnx4-bert-11-eager", version=4, opset=11)
+torch("onnx4-bert-sdpa", version=4, attention="sdpa")
+torch("onnx4-bert-17-sdpa", version=4, attention="sdpa", opset=17)
+torch("onnx4-bert-dynamo-eager", version=4, opset="dynamo18")
+torch("onnx4-bert-dynamo-sdpa", version=4, opset="dynamo18", attention="sdpa")
+torch("onnx4-distilbert-eager", version=4, family="distilbert")
+torch("onnx4-distilbert-sdpa", version=4, family="distilbert", attention="sdpa")
+torch("onnx4-distilbert-dynamo", version=4, family="distilbert", opset="dynamo18", attention="sdpa")
+torch("onnx4-roberta", version=4, family="roberta")
+torch("onnx4-electra", version=4, family="electra", config={"embedding_size": 16})
+# plain torch
+own("onnx-own", "encoder")
+own("onnx-own-einsum", "encoder", style="einsum")
+own("onnx-own-unbiased", "encoder", bias=False)
+own("onnx-own-narrow-values", "encoder", value=5)
+own("onnx-own-native", "native", activation="relu")
+own(
+    "onnx-pair",
+    "pair",
+    inputs=("input_ids", "attention_mask", "other_ids", "other_mask"),
+    outputs=("left", "right"),
+    pair=[SMALL, EVEN],
+    facts=(Facts(**SMALL), Facts(**EVEN)),
+)
+own(
+    "onnx-siamese",
+    "pair",
+    inputs=("input_ids", "attention_mask", "other_ids", "other_mask"),
+    outputs=("left", "right"),
+    pair=[SMALL],
+    facts=(Facts(**SMALL), Facts(**SMALL)),
+)
+# to be refused
+torch("refuse-gpt2", family="gpt2", inputs=2, refused="causal", config={"use_cache": False}, activation="gelu_tanh")
+torch(
+    "refuse-bert-causal",
+    head="LMHeadModel",
+    inputs=2,
+    refused="causal",
+    config={"is_decoder": True, "use_cache": False},
+)
+torch(
+    "refuse-bert-causal-sdpa",
+    head="LMHeadModel",
+    inputs=2,
+    refused="causal",
+    attention="sdpa",
+    config={"is_decoder": True, "use_cache": False},
+)
+torch("refuse-bert-relative", version=4, refused="relative", config={"position_embedding_type": "relative_key"})
+torch("refuse-t5", family="t5", inputs=2, refused="rms_norm", activation="relu", config={"d_kv": 8})
+own("refuse-own-causal", "encoder", refused="causal", causal=True)
+own("refuse-own-pre-norm", "encoder", refused="pre_norm", first=True)
+own("refuse-native-pre-norm", "native", refused="pre_norm", first=True)
+own("refuse-vit", "vision", inputs=("pixel_values",), refused="pre_norm", static=(3, 5))
+own("refuse-perceptron", "perceptron", refused="nothing", readers=(), outputs=("embedding",), flat=["embedding"])
+# TensorFlow 2, Hugging Face
+hf("tf-bert")
+hf("tf-bert-keras", form="pretrained")
+hf("tf-bert-frozen", form="frozen", sizes=EVEN)
+hf("tf-bert-static", static=(2, 6))
+hf("tf-bert-tanh", activation="gelu_tanh")
+hf("tf-bert-erf-sum", act="gelu_sum")
+hf("tf-bert-taps", taps=True)
+hf("tf-bert-sequence", head="ForSequenceClassification")
+hf("tf-bert-token-frozen", head="ForTokenClassification", form="frozen")
+hf("tf-bert-question", head="ForQuestionAnswering")
+hf("tf-bert-masked", head="ForMaskedLM")
+hf("tf-roberta", family="roberta")
+hf("tf-roberta-sequence", family="roberta", head="ForSequenceClassification")
+hf("tf-distilbert", family="distilbert")
+hf("tf-distilbert-sequence", family="distilbert", head="ForSequenceClassification")
+hf("tf-electra", family="electra", config={"embedding_size": 16})
+hf("tf-electra-sequence", family="electra", head="ForSequenceClassification", config={"embedding_size": 16})
+# tf-models-official
+official("tf-official")
+official("tf-official-first", outputs=("pooled_output",), sizes=EVEN)
+official("tf-official-relu", activation="relu", config={"embedding_width": 16})
+official("tf-official-erf", activation="gelu_erf", signatures=2)
+official("refuse-official-pre-norm", refused="pre_norm", config={"norm_first": True})
+# TensorFlow 1
+tf1("tf1-frozen")
+tf1("tf1-frozen-static", static=(3, 7))
+tf1("tf1-frozen-one-hot", one_hot=True, static=(2, 6), sizes=EVEN)
+tf1("tf1-frozen-classifier", classifier=True)
+tf1("tf1-text", form="text")
+tf1("tf1-text-static", form="text", static=(2, 6), one_hot=True)
+tf1("tf1-saved", form="saved_model")
+tf1("tf1-saved-static", form="saved_model", static=(2, 6))
+tf1("tf1-saved-resource", form="saved_model", resource=True, sizes=EVEN)
+tf1("tf1-saved-classifier", form="saved_model", classifier=True, activation="gelu_erf", one_hot=True)
+tf1("tf1-frozen-relu", activation="relu", epsilon=1e-3)
+# Keras 3
+keras("keras-own")
+keras("keras-own-relu", activation="relu", sizes=EVEN, epsilon=1e-6)
+# ONNX by tf2onnx and in keras2onnx's style
+converted("tf2onnx-tf1", "tf1-frozen", maker="tf2onnx", opset=13)
+converted("tf2onnx-tf1-11", "tf1-frozen-static", maker="tf2onnx", opset=11)
+converted("tf2onnx-tf1-one-hot", "tf1-saved-classifier", maker="tf2onnx", opset=13)
+converted("tf2onnx-bert", "tf-bert", maker="tf2onnx", opset=13)
+converted("tf2onnx-bert-erf-sum", "tf-bert-erf-sum", maker="tf2onnx", opset=13)
+converted("tf2onnx-bert-tanh-17", "tf-bert-tanh", maker="tf2onnx", opset=17)
+converted("tf2onnx-bert-sequence", "tf-bert-sequence", maker="tf2onnx", opset=13)
+converted("tf2onnx-distilbert", "tf-distilbert", maker="tf2onnx", opset=13)
+converted("tf2onnx-roberta", "tf-roberta", maker="tf2onnx", opset=13)
+converted("tf2onnx-official", "tf-official", maker="tf2onnx", opset=13)
+converted("tf2onnx-keras", "keras-own", maker="tf2onnx", opset=15)
+keras2onnx("keras2onnx-bert")
+keras2onnx("keras2onnx-bert-reversed", reversed=True)
+keras2onnx("keras2onnx-bert-tanh", activation="gelu_tanh", subtract=True)
+# optimised by ONNX Runtime
+FUSED = ("Attention", "SkipLayerNormalization", "BiasGelu")
+SIZES = {"heads": 3, "hidden": 24, "way": "optimizer"}
+converted("ort-basic-bert", "onnx-bert-14-eager", way="session", level="basic")
+converted("ort-extended-bert", "onnx-bert-14-eager", way="session", level="extended")
+converted("ort-extended-bert-sdpa", "onnx-bert-14-sdpa", way="session", level="extended")
+converted("ort-extended-bert-dynamo", "onnx-bert-dynamo-sdpa", way="session", level="extended")
+converted("ort-extended-distilbert", "onnx-distilbert", way="session", level="extended")
+converted("ort-extended-bert-4", "onnx4-bert-11-eager", way="session", level="extended")
+converted("ort-all-bert-tanh", "onnx-bert-tanh", way="session", level="all")
+converted("ort-fused-bert", "onnx-bert-14-eager", expects=(*FUSED, "EmbedLayerNormalization"), **SIZES)
+converted("ort-partly-bert-sdpa", "onnx-bert-14-sdpa", expects=FUSED[1:], **SIZES)
+converted("ort-partly-distilbert-4", "onnx4-distilbert-eager", expects=FUSED[1:], **SIZES)
+converted("ort-fused-bert-4", "onnx4-bert-11-eager", expects=(*FUSED, "EmbedLayerNormalization"), **SIZES)
+converted("ort-fused-bert-4-sdpa", "onnx4-bert-sdpa", expects=FUSED, **SIZES)
+converted("ort-fused-bert-sequence", "onnx-bert-sequence", expects=FUSED, level=1, **SIZES)
+converted(
+    "ort-fused-bert-mask-index",
+    "onnx4-bert-eager",
+    expects=FUSED,
+    mask_index=True,
+    kinds=("right", "full"),
+    **SIZES,
+)
+converted(
+    "ort-fused-bert-multi-head",
+    "onnx-bert-14-eager",
+    expects=("MultiHeadAttention", "SkipLayerNormalization", "BiasGelu"),
+    multi_head=True,
+    **SIZES,
+)
+converted("ort-fused-bert-tanh", "onnx-bert-tanh", expects=("Attention", "FastGelu"), **SIZES)
+converted(
+    "ort-fused-bert-fp16", "onnx4-bert-eager", expects=FUSED, fp16=True, precision="fp16", tolerance=2e-2, **SIZES
+)
+# quantised; their answers are ONNX Runtime's
+converted("int8-dynamic-bert", "onnx-bert-14-eager", way="dynamic", per_channel=False, precision="int8", tolerance=0.2)
+converted(
+    "int8-dynamic-distilbert", "onnx-distilbert", way="dynamic", per_channel=True, precision="int8", tolerance=0.2
+)
+converted("int8-qdq-bert", "onnx-bert-14-eager", way="static", per_channel=False, precision="int8", tolerance=0.2)
+converted("int8-weights-bert", "onnx-bert-14-eager", way="weights", precision="int8")
