@@ -62,7 +62,9 @@ def dynamic(recipe: dict, source: Path, target: Path) -> None:
 def static(recipe: dict, source: Path, target: Path) -> None:
     """QuantizeLinear and DequantizeLinear around every product."""
     reader = Reader(source.parent)
-    quantize_static(str(source), str(target), reader, quant_format=QuantFormat.QDQ, per_channel=recipe["per_channel"])
+    fields = {"quant_format": QuantFormat.QDQ, "op_types_to_quantize": ["MatMul"], "weight_type": QuantType.QInt8}
+    fields |= {"per_channel": recipe["per_channel"], "activation_type": QuantType.QUInt8}
+    quantize_static(str(source), str(target), reader, **fields)
 
 
 def weights(recipe: dict, source: Path, target: Path) -> None:

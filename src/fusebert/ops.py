@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,7 +93,7 @@ class Numpy:
             sizes += [length if n == 0 else length // known if n < 0 else n for n in parts]
         x = x.reshape(sizes).transpose(order)
         ends = np.cumsum((0, *merges))
-        return x.reshape([int(np.prod(x.shape[a:b])) for a, b in zip(ends, ends[1:], strict=False)])
+        return x.reshape([int(np.prod(x.shape[a:b])) for a, b in pairwise(ends)])
 
 
 class Record:

@@ -178,6 +178,8 @@ class _Parts:
             table = self._graph.weights[node.inputs[0]].read()
             indices = [computed(self._graph, node.inputs[1], probe) for probe in self._raised.probes]
             return self._looked_up(tensor, table, indices, node.inputs[1])
+        if node is not None and (node.word == "expand" or (node.word == "arrange" and _keeps_order(node))):
+            return self._term(node.inputs[0])
         if node is not None and node.word in ("slice", "strided_slice") and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
             table = table.reshape(-1, table.shape[-1])
@@ -195,13 +197,10 @@ class _Parts:
                 given in probe and np.array_equal(i, probe[given]) for i, probe in zip(indices, probes, strict=True)
             ):
                 return given, table, None
+        if self._is_always(name, indices):
+            return "always", np.asarray(table[int(indices[0].reshape(-1)[0])], np.float32), None
         if name not in self._raised.content:
             flat = [np.unique(i.reshape(-1, i.shape[-1]), axis=0) if i.ndim else i.reshape(1, 1) for i in indices]
-            if (
-                all((i == i.reshape(-1)[0]).all() for i in indices)
-                and len({int(i.reshape(-1)[0]) for i in indices}) == 1
-            ):
-                return "always", np.asarray(table[int(indices[0].reshape(-1)[0])], np.float32), None
             first = int(flat[0][0, 0])
             if all(len(rows) == 1 and np.array_equal(rows[0], first + np.arange(rows.shape[1])) for rows in flat):
                 return "position", table[first:], None
@@ -210,6 +209,13 @@ class _Parts:
                 if padding >= 0 and self._counts_from(name, given, padding, table):
                     return "position", table, padding
         raise self._stuck(tensor, "positions that count from 0, or from the padding id as RoBERTa does")
+
+    def _is_always(self, name: str, indices: list[Array]) -> bool:
+        """Whether indices are one and the same number, whatever is in the inputs."""
+        if name in self._raised.content:
+            fed = {key: value if value.ndim != 2 else value * 5 + 2 for key, value in self._raised.probes[0].items()}
+            indices = [*indices, computed(self._graph, name, fed)]
+        return len({int(n) for i in indices for n in np.unique(i)}) == 1
 
     def _counts_from(self, name: str, given: str, padding: int, table: Array) -> bool:
         """Whether positions are counted over all ids but the padding, which is tried with paddings among them."""
@@ -253,9 +259,20 @@ class _Parts:
             kind = "none" if len(steps) == 1 and steps[0].activation == "tanh" else "sequence"
             return Head(kind, steps), left_out
         if len(each) == 2 and all(len(steps[-1].linear.weight) == 1 for steps in each):
-            return Head("question", (*each[0][:-1], Dense(_stacked(each[0][-1].linear, each[1][-1].linear)))), left_out
+            start, end = each if self._in_order() else reversed(each)
+            return Head("question", (*start[:-1], Dense(_stacked(start[-1].linear, end[-1].linear)))), left_out
         left_out += ["only one of several heads is kept"] * (len(each) > 1)
         return Head("masked" if len(each[0][-1].linear.weight) == vocabulary else "token", each[0]), left_out
+
+    def _in_order(self) -> bool:
+        """Whether the first of two outputs is the first column of what was one linear map: the start, then the end."""
+        rows = []
+        for name in self._graph.outputs:
+            while (node := self._made(name, "arrange")) is not None:
+                name = node.inputs[0]
+            node = self._made(name, "linear")
+            rows.append("" if node is None else self._raised.origins.get(node.inputs[1], ("", ""))[1])
+        return rows == sorted(rows)
 
     def _chain(self, tensor: str) -> tuple[str, tuple[Dense, ...]]:
         """Whether a tensor is made of each row or the first one ("?": of neither), and by which steps."""

@@ -95,6 +95,8 @@ def regroup(dims: tuple[Group, ...], shape: Sequence[Size]) -> tuple[Group, ...]
     """The same axes as dimensions of other sizes, or None where they do not divide so."""
     waiting = list(reversed(flat(dims)))
     result: list[Group] = []
+    if any(min(size) < 1 for size in shape) or any(min(axis.size) < 1 for axis in waiting):
+        return None
     for target in shape:
         group: list[Axis] = []
         size = ONE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fusebert.graph import Graph, Node
 from fusebert.match.layer import Match, Miss, Search, pattern
 from fusebert.match.lift import lift
-from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.lifting import Lifted, numbers_read
 from fusebert.match.mask import Mask, Masks
 from fusebert.match.meaning import Row, recognise
 from fusebert.match.probe import make_probes
@@ -185,13 +185,7 @@ def _taps(graph: Graph, chain: list[Match]) -> tuple[tuple[str, ...], tuple[str,
     inside = {id(node) for match in chain for node in match.nodes}
     made = {name for match in chain for node in match.nodes for name in node.outputs}
     between = {match.output for match in chain[:-1]}
-    read = [
-        name
-        for node in graph.nodes
-        if id(node) not in inside and node.word not in ("shape", "size")
-        for name in node.inputs
-        if name in made
-    ]
+    read = [name for node in graph.nodes if id(node) not in inside for name in numbers_read(node) if name in made]
     outside = dict.fromkeys([*read, *(name for name in graph.outputs if name in made)])
     outside.pop(chain[-1].output, None)
     return tuple(n for n in outside if n in between), tuple(n for n in outside if n not in between)

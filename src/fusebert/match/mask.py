@@ -9,7 +9,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.graph import Array, Graph
-from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.lifting import Lifted, numbers_read
 from fusebert.match.probe import Probe
 from fusebert.ops import evaluate
 
@@ -18,8 +18,9 @@ _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
 
 @dataclass(frozen=True)
 class Mask:
-    """`kind` is "none", "rows" (a 0/1 input), "ids" (an input whose `hidden_id` is padding), "additive" (an input that
-    is added), or "refused", with the reason. `tensor` is that input; `added` is what the scores get."""
+    """`kind` is "none", "rows" (a 0/1 input), "lengths" (as many positions are seen as an input says or has ones),
+    "ids" (an input whose `hidden_id` is padding), "additive" (an input that is added), or "refused", with the reason.
+    `tensor` is that input; `added` is what the scores get."""
 
     kind: str
     tensor: str = ""
@@ -55,18 +56,21 @@ class Masks:
                 return _refused(added, f"what is added to the scores is not a mask: {error}")
             arrays.append(_four(array, heads))
         if added not in self._lifted.content:
-            if all((array == 0).all() for array in arrays):
+            if all(np.ptp(array) == 0 for array in arrays):
                 return Mask("none", added=added)
             if all(map(_causal, arrays)):
                 return _refused(added, "attention is causal: a token does not see those after it")
             return _refused(added, "a constant that is no mask is added to the scores, such as relative positions")
         for name in graph.inputs:
-            for hidden_id in (0, 1):
-                if all(map(_hides, arrays, self._lifted.probes, [name] * 2, [hidden_id] * 2)):
-                    if name in self._ids:
-                        return Mask("ids", name, added, hidden_id)
-                    if hidden_id == 0:
-                        return Mask("rows", name, added)
+            given = [probe.get(name) for probe in self._lifted.probes]
+            if all(map(_hides, arrays, [_seen(g, array) for g, array in zip(given, arrays, strict=True)])):
+                kind = "lengths" if given[0] is not None and given[0].ndim == 1 else "rows"
+                return Mask("ids", name, added, 0) if name in self._ids else Mask(kind, name, added)
+            if name in self._ids and all(map(_hides, arrays, [None if g is None else g != 1 for g in given])):
+                return Mask("ids", name, added, 1)
+            counts = [None if g is None or g.ndim != 2 else (g != 0).sum(1) for g in given]
+            if all(map(_hides, arrays, [_seen(c, array) for c, array in zip(counts, arrays, strict=True)])):
+                return Mask("lengths", name, added)
         if all(_causal(array) for array in arrays):
             return _refused(added, "attention is causal: a token does not see those after it")
         if any(array.shape[2] > 1 and (array != array[:, :, :1]).any() for array in arrays):
@@ -83,8 +87,8 @@ def _inputs_of(tensors: set[str], graph: Graph) -> set[str]:
     """The inputs that the content of tensors depends on."""
     needed = set(tensors)
     for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs) and node.word not in ("shape", "size"):
-            needed.update(node.inputs)
+        if needed.intersection(node.outputs):
+            needed.update(numbers_read(node))
     return needed.intersection(graph.inputs)
 
 
@@ -99,17 +103,24 @@ def _four(array: Array, heads: int) -> Array:
     return array.reshape((1,) * (4 - array.ndim) + array.shape) if array.ndim < 4 else array
 
 
-def _hides(array: Array, probe: Probe, name: str, hidden_id: int) -> bool:
-    """Whether exactly the positions are hidden where an input has this number."""
-    if name not in probe or probe[name].ndim != 2 or array.ndim != 4:
+def _seen(given: Array | None, added: Array) -> Array | None:
+    """The positions that a 0/1 mask or lengths let be seen."""
+    if given is None or given.ndim != 1:
+        return None if given is None else given != 0
+    return np.arange(added.shape[-1]) < given[:, None]
+
+
+def _hides(array: Array, visible: Array | None) -> bool:
+    """Whether exactly the positions are hidden that are not visible."""
+    if visible is None or visible.ndim != 2 or array.ndim != 4:
         return False
-    visible = probe[name] != hidden_id
     batch, length = visible.shape
     if array.shape[0] not in (1, batch) or array.shape[3] != length:
         return False
     want = np.broadcast_to(visible[:, None, None, :], (batch, *array.shape[1:3], length))
     have = np.broadcast_to(array, want.shape)
-    return bool((have[want] == 0).all() and (have[~want] <= _HIDDEN).all())
+    shown = have[want]  # a number that is added everywhere changes nothing
+    return bool((np.abs(shown) <= 1).all() and np.ptp(shown) == 0 and (have[~want] <= _HIDDEN).all())
 
 
 def _causal(array: Array) -> bool:

@@ -10,7 +10,7 @@ from fusebert.errors import FusebertError
 from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis
-from fusebert.match.lift.lifting import ELEMENTWISE, Lifted
+from fusebert.match.lift.lifting import ELEMENTWISE, Lifted, numbers_read
 from fusebert.match.mask import Mask, computed
 
 FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
@@ -40,8 +40,8 @@ class _Reading:
 
     def kinds(self) -> Iterator[str]:
         for node in self._lifted.graph.nodes:
-            read = [name for name in node.inputs if name in self._rows]
-            if read and node.word not in ("shape", "size"):
+            read = [name for name in numbers_read(node) if name in self._rows]
+            if read:
                 yield from self._node(node, read)
         for name in self._lifted.graph.outputs:
             if name in self._rows:

@@ -6,11 +6,11 @@ The result is a Graph that still computes the same (`ops.evaluate`), with fewer 
 from __future__ import annotations
 
 from fusebert.graph import Graph
-from fusebert.match.lift import choose, elementwise, layout, products, rows
+from fusebert.match.lift import choose, elementwise, layout, products, quantized, rows
 from fusebert.match.lift.lifting import Lifted, Lifting
 from fusebert.match.probe import Probe
 
-_RULES = {**elementwise.RULES, **layout.RULES, **choose.RULES, **products.RULES, **rows.RULES}
+_RULES = {**elementwise.RULES, **layout.RULES, **choose.RULES, **products.RULES, **rows.RULES, **quantized.RULES}
 
 
 def lift(graph: Graph, probes: tuple[Probe, Probe]) -> Lifted:

@@ -32,15 +32,23 @@ def slice_(lifting: Lifting, node: Node) -> bool:
     if unchanged(lifting, node):
         return True
     view = lifting.view(node.inputs[0])
-    given = [lifting.constant(name) if name else None for name in node.inputs[1:]]
-    if view is None or len(given) < 2 or given[0] is None or given[1] is None or given[0].size != 1:
+    given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
+    if view is None or given[0] is None or given[1] is None:
         return False
-    axis = 0 if len(given) < 3 or given[2] is None else int(given[2].reshape(()))
-    begin, end = int(given[0].reshape(())), int(given[1].reshape(()))
-    size = ax.size_of(view.dims[axis])
-    if (end == begin + 1 and begin >= 0) or (begin == -1 and end >= size[0]):
+    begins, ends = given[0].reshape(-1), given[1].reshape(-1)
+    axes = range(len(begins)) if given[2] is None else given[2].reshape(-1)
+    steps = [1] * len(begins) if given[3] is None else given[3].reshape(-1)
+    cut = []
+    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+        size = ax.size_of(view.dims[axis])
+        if not (begin == 0 and end >= max(size) and step == 1):
+            cut.append((int(begin), int(end), int(axis), int(step), size))
+    if len(cut) != 1:
+        return False
+    begin, end, axis, step, size = cut[0]
+    if (end == begin + 1 and begin >= 0) or (begin == -1 and end >= max(size)):
         return select(lifting, node, axis, begin, keep=True)
-    if not ax.fixed(size) or (len(given) > 3 and given[3] is not None and int(given[3].reshape(())) != 1):
+    if not ax.fixed(size) or step != 1:
         return False
     first, last, _ = slice(begin, end).indices(size[0])
     return part(lifting, node, node.outputs[0], axis, first, last)

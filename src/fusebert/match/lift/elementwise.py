@@ -8,6 +8,7 @@ import numpy as np
 from fusebert.graph import Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
+from fusebert.match.lift import quantized
 from fusebert.match.lift.lifting import ELEMENTWISE, Lifting
 
 
@@ -17,7 +18,7 @@ def elementwise(lifting: Lifting, node: Node) -> bool:
     views = {name: view for name in names if name not in lifting.weights and (view := lifting.view(name)) is not None}
     if len(views) < len({name for name in names if name not in lifting.weights}) or not views:
         return False
-    if by_factor(lifting, node, views):
+    if by_factor(lifting, node, views) or quantized.product(lifting, node, views):
         return True
     aligned = align(lifting, names, views)
     if aligned is None:
@@ -88,7 +89,8 @@ def align(
         canonical = lifting.dims[view.value]
         if len(ax.flat(view.dims)) == len(result):
             return canonical, tuple(dims)
-        if ax.flat([*view.dims, dims[-1]]) == result and not view.dims[-1] and canonical and not canonical[-1]:
+        room = view.dims and canonical and not view.dims[-1] and not canonical[-1]
+        if room and ax.flat([*view.dims, dims[-1]]) == result:
             return (*canonical[:-1], dims[-1]), tuple(dims)
     return None
 
@@ -134,6 +136,10 @@ def larger_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical
                 continue
             if node.word == "add" and _is_bias(lifting, first, other):
                 lifting.emit("linear", (*first.inputs, other), out, canonical, node)
+                return True
+            if node.word == "add" and first.word == "add" and _bias_below(lifting, node, first, other, canonical):
+                return True
+            if node.word == "add" and first.word == "mul" and _instead(lifting, node, first, other, canonical):
                 return True
             if first.word in ("scores", "mask") and lifting.scalar(other) is None:
                 lifting.view(other)  # a constant has a layout once it is seen
@@ -182,6 +188,47 @@ def _is_bias(lifting: Lifting, made: Node, other: str) -> bool:
     if made.word != "linear" or len(made.inputs) != 2 or other not in lifting.weights:
         return False
     return lifting.weights[other].shape == lifting.weights[made.inputs[1]].shape[:1]
+
+
+def _bias_below(lifting: Lifting, node: Node, sum_: Node, bias: str, canonical: tuple[Group, ...]) -> bool:
+    """A bias that is added after the residual belongs to the linear map in the sum."""
+    for i, name in enumerate(sum_.inputs):
+        made = lifting.maker.get(name)
+        if made is not None and _is_bias(lifting, made, bias):
+            with_bias = lifting.emit(
+                "linear", (*made.inputs, bias), f"{node.outputs[0]} biased", lifting.dims[name], made
+            )
+            inputs = (with_bias, sum_.inputs[1]) if i == 0 else (sum_.inputs[0], with_bias)
+            lifting.emit("add", inputs, node.outputs[0], canonical, node)
+            return True
+    return False
+
+
+def _instead(lifting: Lifting, node: Node, product: Node, added: str, canonical: tuple[Group, ...]) -> bool:
+    """Scores times a 0/1 mask plus something large where it is 0, as exporters write a choice: a mask, if it is."""
+    for scores, seen in (product.inputs, product.inputs[::-1]):
+        made = lifting.maker.get(scores)
+        if made is None or made.word not in ("scores", "mask") or not _is_zero_or_one(lifting, seen):
+            continue
+        lifting.view(added)
+        names = {"limit": -100.0, "not a number": np.nan}  # which no mask may hold
+        for name, number in names.items():
+            lifting.weights[name] = Weight.of(np.array(number, np.float32))
+        out, dims = node.outputs[0], lifting.dims[added]
+        hidden = lifting.emit("less_equal", (added, "limit"), f"{out} hidden", dims, node)
+        other = lifting.emit("where", (hidden, added, "not a number"), f"{out} where hidden", dims, node)
+        shown = lifting.emit("cast", (seen,), f"{out} shown", lifting.dims[seen], node, to="bool")
+        chosen = lifting.emit("where", (shown, added, other), f"{out} chosen", dims, node)
+        _mask(lifting, node, scores, chosen, canonical)
+        return True
+    return False
+
+
+def _is_zero_or_one(lifting: Lifting, name: str) -> bool:
+    while (made := lifting.maker.get(name)) is not None and made.word == "arrange":
+        name = made.inputs[0]
+    pair = lifting.known(name)
+    return pair is not None and all(np.isin(array, (0, 1)).all() for array in pair)
 
 
 def _mask(lifting: Lifting, node: Node, scores: str, added: str, canonical: tuple[Group, ...]) -> None:

@@ -16,33 +16,26 @@ from fusebert.ops import Numpy
 from fusebert.primitives import MEANING
 
 _MOST = 1 << 20  # elements of an array that is computed on the way
-_UNARY = (
-    "neg abs sqrt rsqrt reciprocal exp log erf tanh sigmoid softplus relu sin cos floor ceil sign square invert isnan "
-    "isinf activation"
-)
-_BINARY = (
-    "add sub mul div floordiv mod pow maximum minimum equal not_equal less less_equal greater greater_equal and or "
-    "where clip"
-)
-ELEMENTWISE = frozenset([*_UNARY.split(), *_BINARY.split()])
-_FOLDED = ELEMENTWISE | frozenset(
-    [
-        "identity",
-        "cast",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "concat",
-        "stack",
-        "split",
-        "slice",
-        "strided_slice",
-        "gather",
-        "dequantize",
-    ]
-)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ELEMENTWISE = _words("""
+    neg abs sqrt rsqrt reciprocal exp log erf tanh sigmoid softplus relu sin cos floor ceil sign square invert isnan
+    isinf activation add sub mul div floordiv mod pow maximum minimum equal not_equal less less_equal greater
+    greater_equal and or where clip
+""")
+_FOLDED = ELEMENTWISE | _words("""
+    identity cast reshape transpose squeeze unsqueeze expand concat stack split slice strided_slice gather dequantize
+""")
+_BY_SHAPE = ELEMENTWISE | _words("""
+    cast concat stack matmul einsum gather softmax log_softmax identity layer_norm quantize dequantize dynamic_quantize
+    matmul_integer
+""")  # the shapes of their inputs alone decide what shape comes out
+_SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)}  # inputs of which only that counts
+_FEW = 8  # floats; more are weights, which are not read until they are needed
 LAST = "last axis"  # the name of the constant that names it
 
 
@@ -57,6 +50,7 @@ class Lifted:
     dims: dict[str, tuple[Group, ...]]
     probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
     content: set[str]  # tensors that depend on what is in an input, not only on its shape
+    quantized: list[str]  # nodes whose 8-bit numbers became floats
     baked: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
 
 
@@ -75,6 +69,8 @@ class Lifting:
     arrays: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of a tensor, in each probe
     content: set[str] = field(default_factory=set)  # tensors that depend on what is in an input, not only on its shape
     laid: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    quantized: list[str] = field(default_factory=list)
+    rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
     baked: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,12 +101,8 @@ class Lifting:
         if weight is None:
             return None
         count = int(np.prod(weight.shape))
-        floats = "float" in weight.dtype
-        if (
-            weight.dtype == "string"
-            or count > _MOST
-            or (floats and count > 1 and not (len(weight.shape) > 2 and count <= 1 << 16))
-        ):
+        is_mask = len(weight.shape) > 2 and count <= _MOST >> 4
+        if weight.dtype == "string" or count > _MOST or ("float" in weight.dtype and count > _FEW and not is_mask):
             return None
         array = weight.read()
         self.arrays[name] = array, array
@@ -142,26 +134,28 @@ class Lifting:
 
     def compute(self, node: Node) -> None:
         """Computes what a node makes, under both probes, where that is little."""
-        read = [name for name in node.inputs if name]
-        if node.word not in ("shape", "size") and any(name in self.content for name in read):
+        if any(name in self.content for name in numbers_read(node)):
             self.content.update(node.outputs)
-        if node.word in ("shape", "size"):
-            view = self.view(node.inputs[0])
-            if view is None:
-                return
-            sizes = ax.shape_of(view.dims)
-            inputs: list[list[Array | None]] = [[np.broadcast_to(np.float32(0), [s[i] for s in sizes])] for i in (0, 1)]
-        else:
-            pairs = [self.known(name) if name else None for name in node.inputs]
-            if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name) or not read:
-                return
-            inputs = [[None if pair is None else pair[i] for pair in pairs] for i in (0, 1)]
+        if not any(node.inputs):
+            return
+        shape_only = _SHAPE_ONLY.get(node.word, ())
+        pairs = [self._zeros(name) if i in shape_only else self.known(name) for i, name in enumerate(node.inputs)]
+        if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name):
+            return
+        inputs = [[None if pair is None else pair[i] for pair in pairs] for i in (0, 1)]
         made = [_meaning(node, values) for values in inputs]
         if made[0] is None or made[1] is None:
             return
         for name, first, second in zip(node.outputs, made[0], made[1], strict=False):
             if first.size <= _MOST and second.size <= _MOST and first.ndim == second.ndim:
                 self.arrays[name] = first, second
+
+    def _zeros(self, name: str) -> tuple[Array, Array] | None:
+        """Zeros of a tensor's shape, which take no memory."""
+        if (view := self.view(name)) is None:
+            return None
+        first, second = zip(*ax.shape_of(view.dims), strict=True) if view.dims else ((), ())
+        return np.broadcast_to(np.float32(0), first), np.broadcast_to(np.float32(0), second)
 
     def fold(self, node: Node) -> bool:
         """What depends on constants only is a constant: small ones are computed, large ones when they are read."""
@@ -250,8 +244,11 @@ class Lifting:
         if key not in self.laid:
             made = self.maker.get(value)
             name = f"{value} @{len(self.laid)}"
-            if made is not None and made.word == "scores" and target == (*source[:-2], source[-1], source[-2]):
+            turned = len(source) > 1 and target == (*source[:-2], source[-1], source[-2])
+            if made is not None and made.word == "scores" and turned:
                 self.emit("scores", (made.inputs[1], made.inputs[0]), name, target, made, **made.attributes)
+            elif made is not None and made.word == "mask" and turned:
+                self._turn_mask(made, name, target)
             elif _splits_heads(source, target):
                 self.emit("split_heads", (value,), name, target, made, heads=target[-3][0].size[0])
             elif _splits_heads(target, source):
@@ -260,6 +257,14 @@ class Lifting:
                 self.emit("arrange", (value,), name, target, made, **_arrangement(source, target))
             self.laid[key] = name
         return self.laid[key]
+
+    def _turn_mask(self, made: Node, name: str, target: tuple[Group, ...]) -> None:
+        """Masked scores with queries and keys the other way round."""
+        scores, added = made.inputs
+        dims = self.dims[added]
+        dims = ((),) * max(0, 2 - len(dims)) + dims
+        turned = self.lay(View(added, self.dims[added]), (*dims[:-2], dims[-1], dims[-2]))
+        self.emit("mask", (self.lay(View(scores, self.dims[scores]), target), turned), name, target, made)
 
     def lay_weight(self, name: str, source: tuple[Group, ...], target: tuple[Group, ...]) -> str:
         if source == target:
@@ -295,17 +300,13 @@ class Lifting:
         results = []
         for i in (0, 1):
             inputs: list[Array | None] = []
-            for name in node.inputs:
+            for place, name in enumerate(node.inputs):
                 pair = self.known(name) if name else None
-                view = self.view(name) if name else None
-                if pair is not None:
-                    inputs.append(pair[i])
-                elif view is not None:
-                    inputs.append(np.broadcast_to(np.float32(0), [s[i] for s in ax.shape_of(view.dims)]))
-                elif name:
+                if pair is None and name and (place == 0 or node.word in _BY_SHAPE):
+                    pair = self._zeros(name)  # further inputs of other words decide what shape comes out
+                if name and pair is None:
                     return None
-                else:
-                    inputs.append(None)
+                inputs.append(None if pair is None else pair[i])
             if sum(a.size for a in inputs if a is not None) > _MOST << 2 and node.word in ("matmul", "einsum"):
                 return None
             made = _meaning(node, inputs)
@@ -316,11 +317,11 @@ class Lifting:
             return None
         return [self._sizes((a, b)) for a, b in zip(*results, strict=True)]
 
-    def note_baked(self, view: View, shape: Array) -> None:
+    def note_baked(self, view: View, shapes: tuple[Array, Array]) -> None:
         """Remembers a reshape that only fits inputs of one size."""
         usual = next(([*zip(*(a.shape for a in self.arrays[n]), strict=True)] for n in self.probes[0]), [])
-        for group, n in zip(view.dims, shape.reshape(-1), strict=False):
-            if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n > 1:
+        for group, n, m in zip(view.dims, shapes[0].reshape(-1), shapes[1].reshape(-1), strict=False):
+            if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n == m > 1:
                 self.baked.setdefault(usual.index(ax.size_of(group)), int(n))
 
     def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> bool:
@@ -336,7 +337,7 @@ class Lifting:
             outputs.append(name if view is None or name in self.weights else self.lay(view, view.dims))
         probes: tuple[Probe, Probe] = dict(self.probes[0]), dict(self.probes[1])
         for node in self.nodes:
-            if node.word in ("shape", "size") and (pair := self.arrays.get(node.outputs[0])) is not None:
+            if node.word in _SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
                 probes[0][node.outputs[0]], probes[1][node.outputs[0]] = pair
         graph = Graph(
             tuple(self.nodes),
@@ -347,7 +348,12 @@ class Lifting:
             {},
             self.source.facts,
         )
-        return Lifted(graph, self.views, self.origins, self.dims, probes, self.content, self.baked)
+        return Lifted(graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.baked)
+
+
+def numbers_read(node: Node) -> list[str]:
+    """The tensors whose numbers a node reads, not only their shape."""
+    return [name for i, name in enumerate(node.inputs) if name and i not in _SHAPE_ONLY.get(node.word, ())]
 
 
 def _meaning(node: Node, inputs: list[Any]) -> list[Array] | None:

@@ -42,8 +42,8 @@ def matmul(lifting: Lifting, node: Node) -> bool:
 
 def einsum(lifting: Lifting, node: Node) -> bool:
     terms, arrow, result = str(node.attributes["equation"]).replace(" ", "").partition("->")
-    parts = terms.split(",")
-    if not arrow or len(parts) != 2 or "." in terms or any(len(set(p)) < len(p) for p in (*parts, result)):
+    parts, result = _spelled(lifting, node, terms.split(","), result)
+    if not arrow or len(parts) != 2 or "." in "".join(parts) or any(len(set(p)) < len(p) for p in (*parts, result)):
         return False
     names = list(node.inputs)
     if names[0] in lifting.weights or (names[1] not in lifting.weights and _first_free(parts, result) == 1):
@@ -164,9 +164,10 @@ def product(
             return False
     lead = tuple((axis,) for axis in ax.flat(group for group, _ in batch))
     out = node.outputs[0]
-    used = {*ax.flat(lead), *ax.atoms(m)}
-    made_n = ax.clone(n) if used & set(ax.atoms(n)) else ax.atoms(n)
-    dims = (*lead, ax.atoms(m), made_n)
+    made_m, made_n = ax.atoms(m), ax.atoms(n)
+    if set(made_m) & set(made_n):  # tokens by tokens: neither is the other, and which one stays is seen later
+        made_m, made_n = ax.clone(m), ax.clone(n)
+    dims = (*lead, made_m, made_n)
     first = lifting.maker.get(a.value)
     if first is not None and _is_attention(first, lifting.maker):
         attention = lifting.lay(a, (*lead, ax.atoms(m), ax.atoms(k_a)))
@@ -176,12 +177,22 @@ def product(
         query = lifting.lay(plain_a, (*lead, ax.atoms(m), ax.atoms(k_a)))
         key = lifting.lay(plain_b, (*lead, ax.atoms(n), ax.atoms(k_b)))
         lifting.emit("scores", (query, key), out, dims, node, scale=a.factor * b.factor)
-    lifting.views[out] = View(out, layout([group for group, _ in batch], m, made_n))
+    lifting.views[out] = View(out, layout([group for group, _ in batch], made_m, made_n))
     return True
 
 
 def _joined(source: dict[str, Group], letters: list[str]) -> Group:
     return tuple(axis for letter in letters for axis in source[letter])
+
+
+def _spelled(lifting: Lifting, node: Node, parts: list[str], result: str) -> tuple[list[str], str]:
+    """An equation whose dots have become letters, where the first operand alone has dots."""
+    view = lifting.view(node.inputs[0])
+    if "..." not in parts[0] or "..." in "".join(parts[1:]) or view is None:
+        return parts, result
+    free = [letter for letter in "ABCDEFGHIJKLMNOP" if letter not in "".join(parts)]
+    dots = "".join(free[: len(view.dims) - len(parts[0].replace("...", ""))])
+    return [part.replace("...", dots) for part in parts], result.replace("...", dots)
 
 
 def _first_free(parts: list[str], result: str) -> int:

@@ -80,7 +80,8 @@ def one_hot(lifting: Lifting, node: Node) -> bool:
     depth = lifting.constant(node.inputs[1])
     if view is None or depth is None or view.factor != 1 or node.attributes.get("axis", -1) != -1:
         return False
-    axis = Axis((int(depth), int(depth)))
+    count = int(depth.reshape(()))
+    axis = Axis((count, count))
     out = node.outputs[0]
     lifting.emit(
         "one_hot", (view.value, *node.inputs[1:]), out, (*lifting.dims[view.value], (axis,)), node, **node.attributes

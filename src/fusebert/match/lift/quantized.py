@@ -1,0 +1,89 @@
+"""Quantised: products, tables and roundings of 8-bit graphs as the floating-point ones they stand for. Weights become
+floats again, which is exact; inputs are no longer rounded, which is nearer to the model before it was quantised."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusebert.graph import Array, Node, Weight
+from fusebert.match import axes as ax
+from fusebert.match.axes import View
+from fusebert.match.lift.lifting import Lifting
+from fusebert.primitives import MEANING
+
+
+def quantize(lifting: Lifting, node: Node) -> bool:
+    """Remembers what is rounded, in case it becomes floats again."""
+    view = lifting.view(node.inputs[0])
+    if view is not None and all(name in lifting.weights for name in node.inputs[1:] if name):
+        lifting.rounded[node.outputs[0]] = view
+    return False
+
+
+def dequantize(lifting: Lifting, node: Node) -> bool:
+    """Rows of a table of bytes are rows of a table of floats; what was only rounded is not."""
+    if (before := lifting.rounded.get(node.inputs[0])) is not None:
+        lifting.quantized.append(node.name)
+        return lifting.see(node, before, before.dims)
+    view = lifting.view(node.inputs[0])
+    made = lifting.maker.get(view.value) if view else None
+    if view is None or made is None or any(name not in lifting.weights for name in node.inputs[1:] if name):
+        return False
+    if made.word != "embed" or any(lifting.weights[n].shape not in ((), (1,)) for n in node.inputs[1:] if n):
+        return False
+    table, parts = lifting.weights[made.inputs[0]], [lifting.weights[n] for n in node.inputs[1:] if n]
+    name = f"{made.inputs[0]} as floats"
+    lifting.weights[name] = Weight(
+        table.shape, "float32", lambda: _array(MEANING["dequantize"](table.read(), *(p.read() for p in parts)))
+    )
+    lifting.origins[name] = made.inputs[0], "dequantize"
+    lifting.quantized.append(node.name)
+    lifting.emit("embed", (name, made.inputs[1]), node.outputs[0], lifting.dims[view.value], node)
+    lifting.views[node.outputs[0]] = View(node.outputs[0], view.dims)
+    return True
+
+
+def product(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
+    """A product of bytes times its scales: `matmul_integer(dynamic_quantize(x), W) * (scale of x * scale of W)`."""
+    if node.word != "mul" or len(views) != 2:
+        return False
+    for bytes_, scales in (views.values(), reversed(views.values())):
+        made, scaled = lifting.maker.get(bytes_.value), lifting.maker.get(scales.value)
+        if made is None or made.word != "matmul_integer" or scaled is None or scaled.word != "mul":
+            continue
+        quantizer = lifting.maker.get(made.inputs[0])
+        own = [name for name in scaled.inputs if name in lifting.weights]
+        other = [name for name in scaled.inputs if name not in lifting.weights]
+        if quantizer is None or quantizer.word != "dynamic_quantize" or len(own) != 1:
+            return False
+        if made.inputs[1] not in lifting.weights or other != [quantizer.outputs[1]]:
+            return False
+        return _linear(lifting, node, quantizer.inputs[0], made, own[0])
+    return False
+
+
+def _linear(lifting: Lifting, node: Node, x: str, made: Node, scale: str) -> bool:
+    matrix, factor = lifting.weights[made.inputs[1]], lifting.weights[scale]
+    zero = lifting.weights.get(made.inputs[3]) if len(made.inputs) > 3 else None
+    if len(matrix.shape) != 2:
+        return False
+
+    def read() -> Array:
+        centred = matrix.read().astype(np.float32) - (0 if zero is None else zero.read().astype(np.float32))
+        return _array((centred * factor.read()).T)
+
+    name = f"{made.inputs[1]} as floats"
+    lifting.weights[name] = Weight(matrix.shape[::-1], "float32", read)
+    lifting.origins[name] = made.inputs[1], "dequantize transpose"
+    lifting.quantized.append(made.name)
+    dims = (*lifting.dims[x][:-1], ax.fresh([(matrix.shape[1], matrix.shape[1])])[0])
+    lifting.emit("linear", (x, name), node.outputs[0], dims, node)
+    lifting.views[node.outputs[0]] = View(node.outputs[0], dims)
+    return True
+
+
+def _array(value: object) -> Array:
+    return np.asarray(value, np.float32)
+
+
+RULES = {"quantize": quantize, "dequantize": dequantize}
