@@ -149,7 +149,7 @@ class Encoder::Wave {
           4, i, FB_FFN_OUT, layer.ffn_out,
           {inner_, layer.ffn_out.inputs(), rows_, {sum_, encoder_.hidden_, nullptr, FB_IDENTITY, x_, encoder_.hidden_}},
           &layer.output_norm);
-      if (run_.hidden_state_count) copy_out(run_.hidden_states[i]);
+      if (run_.hidden_state_count && run_.hidden_states[i]) copy_out(run_.hidden_states[i]);
     }
     copy_out(run_.output);
   }

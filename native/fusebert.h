@@ -135,7 +135,8 @@ typedef struct fb_run {
   /* Added to the scaled scores: bias + sequence * stride[0] + head * [1] + query * [2] + key * [3]; may be NULL. */
   const float* bias;
   int64_t bias_stride[4];
-  float* const* hidden_states; /* [hidden_state_count] outputs of every layer, each laid out like output */
+  /* [hidden_state_count] outputs of every layer, each laid out like output; a layer's may be NULL: not wanted. */
+  float* const* hidden_states;
   fb_pool* pool;
   fb_profile* profile;
   const fb_observer* observer; /* runs on the calling thread alone */

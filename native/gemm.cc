@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "halves.h"
 
 namespace fusebert {
 namespace {
@@ -13,22 +14,6 @@ constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond e
 constexpr int64_t kLongestSum = 65536;          // inputs whose byte products surely fit 32 bits
 constexpr int64_t kBlockRows = 48;              // prepared rows of a block stay in the second-level cache
 constexpr int64_t kFewRows = 16;                // per thread; with fewer, threads share columns instead of rows
-
-float half_value(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 1023;
-  if (exponent == 0) return (sign ? -1.0f : 1.0f) * std::ldexp(static_cast<float>(fraction), -24);
-  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
-float bf16_value(uint16_t b) {
-  const uint32_t bits = static_cast<uint32_t>(b) << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 
 template <class T, class Convert>
 void read_as(const fb_matrix& matrix, int64_t row, float* to, Convert convert) {

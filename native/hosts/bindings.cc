@@ -129,12 +129,15 @@ struct Encoder {
            std::optional<In<uint8_t, 1>> visible,
            std::optional<ndarray<const float, nb::ndim<4>, nb::device::cpu>> bias,
            std::vector<Out<float, 2>> hidden_states, std::optional<Out<double, 1>> profile,
-           std::optional<nb::callable> observer) const {
-    const size_t rows = input.shape(0), sequences = offsets.shape(0) - 1;
+           std::optional<nb::callable> observer, std::optional<In<int64_t, 1>> index) const {
+    const size_t stored = input.shape(0), rows = index ? index->shape(0) : stored, sequences = offsets.shape(0) - 1;
     expect(offsets.shape(0) >= 1 && offsets.data()[sequences] == static_cast<int64_t>(rows),
            "the last offset must be the number of rows");
+    expect(!index || std::all_of(index->data(), index->data() + rows,
+                                 [&](int64_t row) { return row >= 0 && row < static_cast<int64_t>(stored); }),
+           "the index points outside the input");
     expect(input.shape(1) == static_cast<size_t>(hidden), "the input's rows have another width than the encoder");
-    const auto like_input = [&](const auto& a) { return a.shape(0) == rows && a.shape(1) == input.shape(1); };
+    const auto like_input = [&](const auto& a) { return a.shape(0) == stored && a.shape(1) == input.shape(1); };
     expect(like_input(output), "the output must have the input's shape");
     expect(!visible || visible->shape(0) == rows, "visible must have one flag per row");
     expect(!profile || profile->shape(0) == FB_STEPS, "the profile has one number per step");
@@ -144,6 +147,7 @@ struct Encoder {
     run.sequences = static_cast<int64_t>(sequences);
     run.offsets = offsets.data();
     run.input = input.data(), run.output = output.data();
+    run.index = index ? index->data() : nullptr;
     run.visible = visible ? visible->data() : nullptr;
     if (bias) {
       int64_t longest = 0;
@@ -290,7 +294,7 @@ NB_MODULE(_native, m) {
       .def("run", &Encoder::run, nb::arg("input"), nb::arg("output"), nb::arg("offsets"), nb::arg("pool"),
            nb::arg("visible") = nb::none(), nb::arg("bias") = nb::none(),
            nb::arg("hidden_states") = std::vector<Out<float, 2>>(), nb::arg("profile") = nb::none(),
-           nb::arg("observer") = nb::none());
+           nb::arg("observer") = nb::none(), nb::arg("index") = nb::none());
   nb::class_<Dense>(m, "Dense")
       .def(nb::init<const LinearValue&, int, const std::tuple<int, float, float>&, const std::optional<NormValue>&,
                     Pool&>(),

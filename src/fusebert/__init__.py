@@ -4,8 +4,9 @@ The public names are bound at once, because a verb and its file share a name: `f
 
 from fusebert.compare import compare
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.match.find import find
 from fusebert.model import Model, load
 from fusebert.optimize import optimize
 from fusebert.read import read
 
-__all__ = ["FusebertError", "Model", "UnsupportedError", "compare", "load", "optimize", "read"]
+__all__ = ["FusebertError", "Model", "UnsupportedError", "compare", "find", "load", "optimize", "read"]

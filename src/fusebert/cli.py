@@ -23,7 +23,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")
 ]
-ModelPath = Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder or a fusebert artifact.")]
+ModelPath = Annotated[
+    Path, typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.")
+]
 HeadOption = Annotated[
     str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')
 ]
@@ -42,17 +44,25 @@ def _finish(as_json: bool, work: Callable[[], Report]) -> None:
 
 @app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
 def optimize(
-    model: Annotated[Path, typer.Argument(help="A Hugging Face checkpoint folder.")],
+    model: Annotated[
+        Path, typer.Argument(help="A Hugging Face checkpoint folder, an ONNX file, a SavedModel or a frozen graph.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     precision: Annotated[str, typer.Option(help="fp32, bf16, int8 or int8-bf16.")] = "int8",
+    target: Annotated[
+        str, typer.Option("--for", help="What will run it: standalone (fusebert itself).")
+    ] = "standalone",
     head: HeadOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare with fp32 before writing.")] = True,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Turn a checkpoint into an artifact, and prove that its answers stayed the same."""
+    """Turn a model into an artifact, and prove that its answers stayed the same."""
     from fusebert.optimize import optimize as work
+
+    if target != "standalone":
+        raise typer.BadParameter(f"{target!r} is unknown; there is 'standalone'", param_hint="--for")
 
     _finish(as_json, lambda: work(model, out, precision, head, overwrite, verify, threads, show_progress=True))
 
@@ -84,12 +94,15 @@ def inspect(
         Path,
         typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph."),
     ],
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Also show the graph in large words, and every rule that was applied.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell what a model is: family, sizes, precision plan, bytes; or a graph's operations."""
+    """Tell what a model is: family, sizes, precision plan, bytes; or a graph, and the encoders found in it."""
     from fusebert.inspect import inspect as work
 
-    _finish(as_json, lambda: work(model))
+    _finish(as_json, lambda: work(model, nodes))
 
 
 @app.command(epilog="Example: fusebert doctor --json")

@@ -1,4 +1,5 @@
-"""What a model on disk is: family, sizes, precision plan, bytes. Reads headers and shapes; packs and runs nothing."""
+"""What a model on disk is: family, sizes, precision plan, bytes; or a graph, and the encoders in it. Reads headers and
+shapes; packs and runs nothing."""
 
 from __future__ import annotations
 
@@ -9,19 +10,21 @@ from pathlib import Path
 
 from fusebert import artifact
 from fusebert.errors import FusebertError
-from fusebert.formats import huggingface, tensorflow
-from fusebert.graph import Array, Graph
+from fusebert.formats import huggingface
+from fusebert.graph import Array, Graph, Node
+from fusebert.match.find import Finding, find
 from fusebert.network import Network
 from fusebert.plan import PRODUCTS, Plan, make_plan
-from fusebert.read import read
+from fusebert.read import is_graph, read
 from fusebert.report import Report, Table
 
 
-def inspect(path: str | Path) -> Report:
-    """The facts about a checkpoint, an artifact, or a model file with a graph."""
+def inspect(path: str | Path, nodes: bool = False) -> Report:
+    """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the graph in large words
+    and every rule that was applied."""
     folder = Path(path)
-    if folder.is_file() or tensorflow.is_saved_model(folder):
-        return _graph(folder, read(folder))
+    if is_graph(folder):
+        return _graph(folder, read(folder), nodes)
     if artifact.is_artifact(folder):
         network, plan, max_length = artifact.read(folder)
         kind = "fusebert artifact"
@@ -57,18 +60,88 @@ def inspect(path: str | Path) -> Report:
     return Report(str(folder), facts, (_parts(network), _plan(plan)))
 
 
-def _graph(path: Path, graph: Graph) -> Report:
+def _graph(path: Path, graph: Graph, with_nodes: bool) -> Report:
+    """A graph's facts, the encoders in it, and the rest of it; or what came nearest to an encoder."""
+    finding = find(graph)
     facts = {
-        **graph.facts,
+        **{name: value for name, value in graph.facts.items() if name != "names"},
         "inputs": [f"{name} {_shown(graph, name)}" for name in graph.inputs],
         "outputs": [f"{name} {_shown(graph, name)}" for name in graph.outputs],
-        "nodes": len(graph.nodes),
+        "nodes": len(graph.nodes) + sum(len(function.nodes) for function in graph.functions.values()),
         "functions": len(graph.functions),
         "weights": len(graph.weights),
         "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
     }
-    words = Counter(node.word for node in graph.nodes).most_common()
-    return Report(str(path), facts, (Table("operations", ("operation", "nodes"), tuple(words)),))
+    tables = [_encoders(finding), _misses(finding), _rest(finding)]
+    if with_nodes:
+        words = tuple((n.word, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
+        tables.append(
+            Table("rules", ("rule", "nodes", "reason"), tuple((r.rule, r.nodes, r.reason) for r in finding.rows))
+        )
+        tables.append(Table("raised", ("word", "node", "function", "makes"), words))
+    notes = []
+    if finding.raised.quantized:
+        notes.append("The graph computes with 8-bit numbers; its weights are read as the floats they stand for.")
+    if finding.raised.baked:
+        sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.baked.items())
+        notes.append(f"The graph declares other sizes too, but only works for {sizes}.")
+    return Report(
+        str(path), facts, tuple(t for t in tables if t.rows or t.title in ("encoders", "misses")), tuple(notes)
+    )
+
+
+def _encoders(finding: Finding) -> Table:
+    columns = (
+        "layers", "hidden", "heads", "inner", "activation", "epsilon", "scale", "where", "calls", "mask", "mask_tensor",
+        "input", "output", "taps", "inner_taps", "readers", "hidden_positions",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            len(f.layers), f.hidden, f.heads, f.inner, f.activation, f.epsilon, f.scale, f.function or "main graph",
+            f.calls, f.mask.kind, f.mask.tensor, f.input, f.output, f.taps, f.inner_taps, f.readers,
+            "none" if f.mask.kind == "none" else "may be skipped" if f.may_skip else "must be computed",
+        )
+        for f in finding.encoders
+    )  # fmt: skip
+    return Table("encoders", columns, rows)
+
+
+def _misses(finding: Finding) -> Table:
+    rows = tuple((m.matched, m.expected, m.found, m.node, m.function) for m in finding.misses)
+    return Table("misses", ("matched", "expected", "found", "node", "function"), rows)
+
+
+def _raised(finding: Finding) -> Graph:
+    return finding.raised.graph
+
+
+def _rest(finding: Finding) -> Table:
+    """What is around the encoders, one line per part: before them, their masks, and after them."""
+    graph = _raised(finding)
+    inside = {id(node) for found in finding.encoders for match in found.layers for node in match.nodes}
+    before = _needed(graph, {found.input for found in finding.encoders})
+    masks = _needed(graph, {found.mask.added for found in finding.encoders if found.mask.added}) - before
+    parts: dict[str, list[Node]] = {"before the encoder": [], "mask": [], "after the encoder": []}
+    for node in graph.nodes:
+        if id(node) not in inside:
+            part = "before the encoder" if id(node) in before else "mask" if id(node) in masks else "after the encoder"
+            parts[part if finding.encoders else "before the encoder"].append(node)
+    rows = []
+    for part, nodes in parts.items():
+        words = Counter(node.word for node in nodes).most_common()
+        if nodes:
+            rows.append((part if finding.encoders else "all", len(nodes), ", ".join(f"{w} {n}" for w, n in words)))
+    return Table("rest", ("part", "nodes", "words"), tuple(rows))
+
+
+def _needed(graph: Graph, tensors: set[str]) -> set[int]:
+    """The nodes that tensors depend on."""
+    needed, nodes = set(tensors), set()
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            nodes.add(id(node))
+    return nodes
 
 
 def _shown(graph: Graph, name: str) -> str:

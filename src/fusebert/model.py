@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from fusebert.errors import FusebertError
 from fusebert.files import new_folder
 from fusebert.formats import huggingface
 from fusebert.graph import Array
-from fusebert.network import Network, check_ids, positions
+from fusebert.match.assemble import assemble
+from fusebert.match.find import find
+from fusebert.network import Head, Network, check_ids, positions
 from fusebert.plan import PRODUCTS, Plan, make_plan
 from fusebert.progress import progress as progress_bar
 from fusebert.quantize import convert, smooth
+from fusebert.read import is_graph, read
 from fusebert.tokenizer import Text, Tokenizer, Tokens
 
 PADDING = ("auto", "skip", "compute")
@@ -33,7 +37,7 @@ def load(
     head: str | None = None,
     ranges: Any = None,
 ) -> Model:
-    """Loads a Hugging Face checkpoint folder or a fusebert artifact.
+    """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
 
     precision: fp32 (a checkpoint's default), bf16, int8 or int8-bf16; an artifact has its own.
     threads: as many as this process may use, unless given.
@@ -41,20 +45,46 @@ def load(
     head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
     ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, to make int8 static."""
     folder = Path(path)
-    if not folder.is_dir():
-        raise FusebertError(f"{folder} is not a folder; load takes a Hugging Face checkpoint or a fusebert artifact")
     try:
+        if is_graph(folder):
+            return _load_graph(folder, precision, threads, padding, head, ranges)
         if artifact.is_artifact(folder):
             return _load_artifact(folder, precision, threads, padding, head, ranges)
         if huggingface.is_checkpoint(folder):
-            network = huggingface.read(folder, head)
-            plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
-            if plan.decoder == "s8" and ranges is None:
-                network = smooth(network, threads)
-            return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+            return _packed(huggingface.read(folder, head), folder, precision, threads, padding, ranges)
     except FusebertError as error:
         raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
-    raise FusebertError(f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)")
+    raise FusebertError(
+        f"{folder} is no model: load takes a folder with config.json (a Hugging Face checkpoint), fusebert.json (an "
+        "artifact) or saved_model.pb, an ONNX file, or a frozen TensorFlow graph"
+    )
+
+
+def _packed(
+    network: Network, folder: Path, precision: str | None, threads: int | None, padding: str, ranges: Any
+) -> Model:
+    plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
+    if plan.decoder == "s8" and ranges is None:
+        network = smooth(network, threads)
+    return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+
+
+def _load_graph(
+    path: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+) -> Model:
+    assembled = assemble(find(read(path)))
+    network = assembled.network
+    if head not in (None, network.head.kind):
+        if head != "none":
+            raise FusebertError(
+                f"{path} has a head of kind {network.head.kind!r}; only 'none' can be asked for instead"
+            )
+        network = replace(network, head=Head(), labels=())
+    folders = [path, path / "assets"] if path.is_dir() else [path.parent]
+    folder = next((f for f in folders if any((f / n).is_file() for n in ("tokenizer.json", "vocab.txt"))), folders[0])
+    model = _packed(network, folder, precision, threads, padding, ranges)
+    model.left_out = assembled.left_out
+    return model
 
 
 def _load_artifact(
@@ -80,6 +110,7 @@ class Model:
         padding: str = "auto",
     ) -> None:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
+        self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self._tokenizer = tokenizer
         self._engine = Engine(network, plan, threads)
 

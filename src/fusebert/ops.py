@@ -190,11 +190,11 @@ def _value(graph: Graph, values: dict[str, Array], name: str, reader: Node | Non
     return values[name]
 
 
-_VOCABULARY = {word: getattr(Numpy(), word) for word in vars(Numpy) if not word.startswith("_")}
+VOCABULARY = {word: getattr(Numpy(), word) for word in vars(Numpy) if not word.startswith("_")}
 
 
 def _run(node: Node, inputs: list[Array | None]) -> Any:
-    meaning = MEANING.get(node.word) or _VOCABULARY.get(node.word)
+    meaning = MEANING.get(node.word) or VOCABULARY.get(node.word)
     if meaning is None:
         raise UnsupportedError(f"node {node.name} ({node.word}) has no meaning in NumPy")
     if node.word == "linear" and len(inputs) == 2:

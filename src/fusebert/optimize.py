@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fusebert.compare import compare, table, within
-from fusebert.errors import FusebertError
+from fusebert.compare import Difference, compare, compare_with_graph, table, within
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.match.assemble import assemble
+from fusebert.match.find import find
 from fusebert.model import Model, load
+from fusebert.read import is_graph, read
 from fusebert.report import Report, Table
 
-_COMPARED = "Compared with the same checkpoint in fp32, on random ids with every kind of padding."
+_COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
 _NOT_CHANGED = "fp32 changes no number: the artifact was read back and gives the same bits."
+_WITH_GRAPH = "The fp32 model was compared with the original graph, every node of which was computed in NumPy."
 
 
 class DifferentError(FusebertError):
@@ -27,23 +31,25 @@ def optimize(
     threads: int | None = None,
     show_progress: bool = False,
 ) -> Report:
-    """Turns a Hugging Face checkpoint into an artifact at `out` and compares it with the checkpoint in fp32.
+    """Turns a checkpoint, an ONNX file or a TensorFlow model into an artifact at `out`, and proves it: the model as it
+    was found with its graph, and the artifact with the model in fp32.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
     out = Path(out)
     if out.exists() and not overwrite:
         raise FusebertError(f"{out} exists; choose another place or allow overwriting")
     model = load(path, precision, threads, head=head)
-    differences = []
+    tables, notes = [], []
     if verify:
         baseline = model if precision == "fp32" else load(path, "fp32", threads, head=head)
+        if is_graph(Path(path)):
+            differences, note = _prove_found(Path(path), baseline)
+            tables += [table(differences, "original_graph")] if differences else []
+            notes.append(note)
         differences = compare(baseline, model, show_progress)
-        if not within(differences, precision):
-            worst = max(differences, key=lambda d: d.worst_error)
-            raise DifferentError(
-                f"{path} as {precision} differs too much from fp32: {worst.output} by {worst.worst_error:.3g} of its "
-                f"scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. Try another precision."
-            )
+        _require(differences, precision, f"{path} as {precision}", "fp32")
+        tables.append(table(differences))
+        notes.append(_COMPARED if precision != "fp32" else _NOT_CHANGED)
     read_back: list[Model] = []
 
     def check(folder: Path) -> None:
@@ -54,22 +60,43 @@ def optimize(
             )
 
     model.save(out, overwrite, check)
-    return _report(f"{path} -> {out}", model, read_back[0], tuple([table(differences)] if verify else []))
+    notes += [f"Left out: {what}." for what in model.left_out]
+    return _report(f"{path} -> {out}", model, read_back[0], tuple(tables), tuple(notes))
 
 
-def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...]) -> Report:
+def _prove_found(path: Path, baseline: Model) -> tuple[list[Difference], str]:
+    """The difference between a model and the graph that it was found in."""
+    graph = read(path)
+    assembled = assemble(find(graph))
+    try:
+        differences = compare_with_graph(graph, baseline, assembled)
+    except UnsupportedError as error:
+        return [], f"The original graph cannot be computed here, so it was not compared: {error}."
+    if "rounding" in "".join(assembled.left_out):
+        return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
+    in_halves = any(weight.dtype == "float16" for weight in graph.weights.values())  # which the graph may compute in
+    _require(differences, "bf16" if in_halves else "fp32", f"{path} as it was found", "its graph")
+    return differences, _WITH_GRAPH
+
+
+def _require(differences: list[Difference], precision: str, what: str, other: str) -> None:
+    if not within(differences, precision):
+        worst = max(differences, key=lambda d: d.worst_error)
+        raise DifferentError(
+            f"{what} differs too much from {other}: {worst.output} by {worst.worst_error:.3g} of its scale, mean "
+            f"cosine {worst.mean_cosine:.5f}; nothing was written. Try another precision."
+        )
+
+
+def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...], notes: tuple[str, ...]) -> Report:
     layers = model.network.encoder.layers
-    return Report(
-        title,
-        {
-            "family": model.network.family,
-            "head": model.network.head.kind,
-            "layers": len(layers),
-            "precision": model.plan.precision,
-            "bytes_before": model.network.bytes,
-            "bytes_after": written.network.bytes,
-            "verdict": "same answers within tolerance" if tables else "not compared",
-        },
-        tables,
-        (_COMPARED if model.plan.precision != "fp32" else _NOT_CHANGED,) if tables else (),
-    )
+    facts = {
+        "family": model.network.family,
+        "head": model.network.head.kind,
+        "layers": len(layers),
+        "precision": model.plan.precision,
+        "bytes_before": model.network.bytes,
+        "bytes_after": written.network.bytes,
+        "verdict": "same answers within tolerance" if tables else "not compared",
+    }
+    return Report(title, facts, tables, notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from fusebert.errors import FusebertError, UnsupportedError
@@ -10,11 +11,19 @@ from fusebert.formats import onnx, tensorflow
 from fusebert.graph import Graph
 
 
-def read(path: str | Path) -> Graph:
-    """The Graph in a model file. Nothing is executed, and weights are not read until they are asked for."""
+def is_graph(path: Path) -> bool:
+    """Whether a path can only be a model with a graph: a file, or the folder of a SavedModel."""
+    return path.is_file() or tensorflow.is_saved_model(path)
+
+
+def read(path: str | Path, tags: Sequence[str] | None = None) -> Graph:
+    """The Graph in a model file. Nothing is executed, and weights are not read until they are asked for. `tags` choose
+    among the graphs of a SavedModel (`facts["tags"]` lists them); without them it is the one for serving."""
     path = Path(path)
     if path.is_dir() and tensorflow.is_saved_model(path):
-        return tensorflow.read_saved_model(path)
+        return tensorflow.read_saved_model(path, tags)
+    if tags is not None:
+        raise FusebertError(f"{path} is not a SavedModel, the only kind of model that has graphs with tags")
     if not path.is_file():
         raise FusebertError(f"{path} is neither a model file nor a SavedModel folder")
     data = map_file(path)

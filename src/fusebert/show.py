@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fusebert.report import Report
+
+_WIDEST = 8  # columns of a table; a row of more is shown as names and values
 
 
 def show(report: Report, as_json: bool = False) -> None:
@@ -19,12 +22,16 @@ def show(report: Report, as_json: bool = False) -> None:
 
     console = Console()
     console.print(Text(report.title, "bold"))
-    facts = Table.grid(padding=(0, 2))
-    for name, value in report.facts.items():
-        facts.add_row(f"  {name.replace('_', ' ')}", Text(text(value)))
     if report.facts:
-        console.print(facts)
+        console.print(_grid(report.facts))
     for table in report.tables:
+        if len(table.columns) > _WIDEST:
+            for row in table.rows:
+                console.print(Text(table.title.replace("_", " "), "italic"))
+                console.print(_grid(dict(zip(table.columns, row, strict=True))))
+            continue
+        if not table.rows:
+            continue
         drawn = Table(title=table.title.replace("_", " "), title_justify="left")
         for column in table.columns:
             drawn.add_column(column.replace("_", " "))
@@ -33,6 +40,18 @@ def show(report: Report, as_json: bool = False) -> None:
         console.print(drawn)
     for note in report.notes:
         console.print(note, highlight=False, markup=False)
+
+
+def _grid(facts: Mapping[str, Any]) -> Any:
+    """Names and values under each other; what is empty is left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        if shown := text(value):
+            grid.add_row(f"  {name.replace('_', ' ')}", Text(shown))
+    return grid
 
 
 def show_error(message: str, as_json: bool = False) -> None:

@@ -1,13 +1,15 @@
 """TensorFlow SavedModel folder or frozen GraphDef -> Graph. Nothing is executed; variables stay in their files.
 
 Tensors are named as TensorFlow names them: `node:0` in the main graph, `node:output:0` and arguments by name inside
-functions. A variable's weight stands under the tensor of its handle. Control inputs are kept in `attributes` as `^`."""
+functions; a node's outputs are those that somebody reads or returns. A variable's weight stands under the tensor of its
+handle, and under the argument of a function that it is bound to. Control inputs are kept in `attributes` as `^`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,23 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.files import map_file
 from fusebert.formats.tf_bundle import Bundle
-from fusebert.formats.tf_types import DTYPES, declared_shape, dtype_name, shape_of
+from fusebert.formats.tf_types import DTYPES, declared_shape, dtype_name, output_number, shape_of
+from fusebert.formats.tf_variables import bind
 from fusebert.formats.wire import CUT, cut
 from fusebert.graph import Array, Graph, Node, TensorType, Weight
 
 _SCHEMA = """
 SavedModel: 1 saved_model_schema_version int64, 2 meta_graphs MetaGraph*
-MetaGraph: 1 meta_info_def MetaInfo, 2 graph_def GraphDef, 5 signature_def SignatureEntry*
+MetaGraph: 1 meta_info_def MetaInfo, 2 graph_def GraphDef, 3 saver_def Saver, 5 signature_def SignatureEntry*, 7 object_graph_def ObjectGraph
 MetaInfo: 4 tags string*, 5 tensorflow_version string
+Saver: 1 filename_tensor_name string, 3 restore_op_name string
+ObjectGraph: 1 nodes Object*, 2 concrete_functions BindingEntry*
+Object: 1 children Child*, 7 variable Variable, 9 constant Constant
+Child: 1 node_id int32, 2 local_name string
+Variable: 6 name string
+Constant: 1 operation string
+BindingEntry: 1 key string, 2 value Binding
+Binding: 2 bound_inputs int32+
 SignatureEntry: 1 key string, 2 value Signature
 Signature: 1 inputs TensorInfoEntry*, 2 outputs TensorInfoEntry*, 3 method_name string
 TensorInfoEntry: 1 key string, 2 value TensorInfo
@@ -31,7 +42,7 @@ TensorInfo: 1 name string, 2 dtype DataType, 3 tensor_shape Shape
 GraphDef: 1 node NodeDef*, 2 library Library, 4 versions Versions
 Versions: 1 producer int32
 Library: 1 function Function*
-Function: 1 signature OpDef, 3 node_def NodeDef*, 4 ret StringEntry*
+Function: 1 signature OpDef, 3 node_def NodeDef*, 4 ret StringEntry*, 5 attr AttrEntry*
 OpDef: 1 name string, 2 input_arg Argument*, 3 output_arg Argument*
 Argument: 1 name string, 3 type DataType
 StringEntry: 1 key string, 2 value string
@@ -61,8 +72,17 @@ _VALUES = {  # the list a tensor's elements stand in, where they are not packed 
     1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 9: "int64_val",
     10: "bool_val", 14: "half_val", 17: "int_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
 }  # fmt: skip
-_VARIABLES = ("VarHandleOp", "VariableV2", "Variable")
+_RESULTS = {  # the type of what is not of the type that the attribute T names
+    "Equal": "bool", "NotEqual": "bool", "Less": "bool", "LessEqual": "bool", "Greater": "bool", "GreaterEqual": "bool",
+    "IsNan": "bool", "IsInf": "bool", "IsFinite": "bool", "Shape": "int32", "ShapeN": "int32", "Size": "int32",
+    "Rank": "int32", "ArgMax": "int64", "ArgMin": "int64", "Where": "int64",
+}  # fmt: skip
+_TYPE_ATTRIBUTES = ("dtype", "DstT", "out_type", "output_type")
+_RESOURCE = 20
+_Named = dict[str, tuple[str, Any]]  # tensor -> its public name, and what a signature says of it
 _LARGEST_TEXT = 512 << 20
+_MOST_NODES = 1_000_000
+_MOST_FILLED = 1 << 28  # elements that a constant leaves out, after several that it lists
 
 
 @cache
@@ -82,24 +102,37 @@ def looks_like(data: memoryview) -> bool:
     return len(data) > 4 and (data[0] == 0x0A or bytes(data[:64]).lstrip().startswith((b"node {", b"node{")))
 
 
-def read_saved_model(folder: Path) -> Graph:
-    """The Graph in a SavedModel folder: the meta graph for serving, or the first."""
+def read_saved_model(folder: Path, tags: Sequence[str] | None = None) -> Graph:
+    """The Graph in a SavedModel folder: the meta graph with these tags; else the one for serving, or the first."""
     path = folder / "saved_model.pb"
     path = path if path.is_file() else folder / "saved_model.pbtxt"
     model, reader = _parse(path, "SavedModel")
-    if not model.meta_graphs:
-        raise FusebertError(f"{path}: there is no graph in it")
-    meta = next((m for m in model.meta_graphs if "serve" in m.meta_info_def.tags), model.meta_graphs[0])
-    prefix = folder / "variables" / "variables"
-    variables = Bundle(prefix).by_variable() if prefix.with_name("variables.index").is_file() else {}
+    meta = _chosen(model.meta_graphs, tags, path)
+    signatures = {entry.key: entry.value for entry in meta.signature_def}
+    named = _named({key: signature for key, signature in signatures.items() if not key.startswith("__")})
     facts = {
         "format": "tensorflow SavedModel",
         "producer": f"tensorflow {meta.meta_info_def.tensorflow_version}".strip(),
         "tags": [list(m.meta_info_def.tags) for m in model.meta_graphs],
-        "signatures": [entry.key for entry in meta.signature_def],
+        "signatures": list(signatures),
+        "names": {tensor: name for side in named for tensor, (name, _) in sorted(side.items())},
     }
-    signatures = [entry.value for entry in meta.signature_def if not entry.key.startswith("__")]
-    return reader.graph(meta.graph_def, variables, signatures, facts)
+    graph = reader.graph(meta.graph_def, named, facts)
+    prefix = folder / "variables" / "variables"
+    bundle = Bundle(prefix) if prefix.with_name("variables.index").is_file() else None
+    return bind(graph, meta, bundle, path)
+
+
+def _chosen(metas: Sequence[Any], tags: Sequence[str] | None, path: Path) -> Any:
+    if not metas:
+        raise FusebertError(f"{path}: there is no graph in it")
+    if tags is None:
+        return next((meta for meta in metas if "serve" in meta.meta_info_def.tags), metas[0])
+    for meta in metas:
+        if set(meta.meta_info_def.tags) == set(tags):
+            return meta
+    there = " or ".join("+".join(meta.meta_info_def.tags) or "none" for meta in metas[:8])
+    raise FusebertError(f"{path}: no graph has the tags {'+'.join(tags) or 'none'}; use {there}")
 
 
 def read_graph(path: Path) -> Graph:
@@ -107,9 +140,8 @@ def read_graph(path: Path) -> Graph:
     graph, reader = _parse(path, "GraphDef")
     if not graph.node:
         raise FusebertError(f"{path}: there is no node in it")
-    return reader.graph(
-        graph, {}, [], {"format": "tensorflow GraphDef", "producer": f"version {graph.versions.producer}"}
-    )
+    facts = {"format": "tensorflow GraphDef", "producer": f"version {graph.versions.producer}"}
+    return reader.graph(graph, ({}, {}), facts)
 
 
 def _parse(path: Path, name: str) -> tuple[Any, _Reader]:
@@ -138,133 +170,198 @@ class _Reader:
     def _wrong(self, what: str) -> FusebertError:
         return FusebertError(f"{self._path}: {what}")
 
-    def graph(self, graph: Any, variables: Mapping[str, Weight], signatures: list[Any], facts: dict[str, Any]) -> Graph:
+    def graph(self, graph: Any, named: tuple[_Named, _Named], facts: dict[str, Any]) -> Graph:
         """The main graph and its functions. Signatures say what goes in and out; else placeholders and dead ends do."""
+        if len(graph.node) + sum(len(f.node_def) for f in graph.library.function) > _MOST_NODES:
+            raise self._wrong(f"it has more than {_MOST_NODES} nodes, which no model has")
         weights: dict[str, Weight] = {}
         types: dict[str, TensorType] = {}
-        nodes = self._nodes(graph.node, weights, types, _main_tensor)
-        for node in nodes:
-            if node.word in _VARIABLES and (stored := _stored(node, variables)):
-                weights[node.outputs[0]] = stored
+        nodes = self._nodes(graph.node, weights, types, _main_tensor, (), [*named[0], *named[1]])
         functions = {}
         for function in graph.library.function:
             if function.signature.name in functions:
                 raise self._wrong(f"function {function.signature.name} stands there twice")
             functions[function.signature.name] = self._function(function)
-        inputs = {_main_tensor(i.value.name) for s in signatures for i in s.inputs if i.value.name}
-        outputs = {_main_tensor(o.value.name) for s in signatures for o in s.outputs if o.value.name}
-        if not signatures:
+        inputs, outputs = map(set, named)
+        if not any(named):
             read = {name for node in nodes for name in node.inputs}
             inputs = {node.outputs[0] for node in nodes if node.word == "Placeholder"}
             outputs = {n.outputs[0] for n in nodes if not read & set(n.outputs)} - inputs
-        for s in signatures:
-            for entry in [*s.inputs, *s.outputs]:
-                info = entry.value
-                types[_main_tensor(info.name)] = TensorType(dtype_name(info.dtype), declared_shape(info.tensor_shape))
+        for side in named:
+            for tensor, (_, info) in side.items():
+                types[tensor] = TensorType(dtype_name(info.dtype), declared_shape(info.tensor_shape))
         return Graph(nodes, tuple(sorted(inputs)), tuple(sorted(outputs)), weights, types, functions, facts)
 
     def _function(self, function: Any) -> Graph:
         weights: dict[str, Weight] = {}
-        types: dict[str, TensorType] = {}
+        name = function.signature.name
         arguments = tuple(argument.name for argument in function.signature.input_arg)
-        nodes = self._nodes(function.node_def, weights, types, lambda name: name, arguments)
+        if len(set(arguments)) < len(arguments):
+            raise self._wrong(f"function {name} has two arguments of the same name")
+        types = self._argument_types(function)
         returned = {entry.key: entry.value for entry in function.ret}
         outputs = []
         for argument in function.signature.output_arg:
             if argument.name not in returned:
-                raise self._wrong(f"function {function.signature.name} does not say what its output {argument.name} is")
+                raise self._wrong(f"function {name} does not say what its output {argument.name} is")
             outputs.append(returned[argument.name])
+        nodes = self._nodes(function.node_def, weights, types, lambda tensor: tensor, arguments, outputs)
         return Graph(nodes, arguments, tuple(outputs), weights, types)
+
+    def _argument_types(self, function: Any) -> dict[str, TensorType]:
+        """What a function declares about its arguments, except for handles of variables."""
+        arguments = function.signature.input_arg
+        shapes: list[Any] = [None] * len(arguments)
+        for entry in function.attr:
+            if entry.key == "_input_shapes" and len(entry.value.list.shape) == len(arguments):
+                shapes = [declared_shape(shape) for shape in entry.value.list.shape]
+        return {
+            argument.name: TensorType(dtype_name(argument.type), shape)
+            for argument, shape in zip(arguments, shapes, strict=True)
+            if argument.type != _RESOURCE
+        }
 
     def _nodes(
         self,
-        messages: Iterable[Any],
+        messages: Sequence[Any],
         weights: dict[str, Weight],
         types: dict[str, TensorType],
         tensor: Callable[[str], str],
-        arguments: tuple[str, ...] = (),
+        arguments: Sequence[str],
+        returned: Sequence[str],
     ) -> tuple[Node, ...]:
-        """Nodes in the file's order. A Const becomes a weight; outputs are those that somebody reads."""
-        messages = list(messages)
-        names = {message.name for message in messages}
-        if len(names) < len(messages):
-            raise self._wrong("two nodes have the same name")
-        used: dict[str, dict[str, None]] = {name: {} for name in names}
-        for message in messages:
-            for name in message.input:
-                source = name.lstrip("^").split(":")[0]
-                if source not in names and source not in arguments:
-                    raise self._wrong(f"node {message.name} ({message.op}) reads {name!r}, which nothing makes")
-                if not name.startswith("^") and source in names:
-                    used[source][tensor(name)] = None
+        """Nodes in the file's order. A Const becomes a weight; outputs are those that somebody reads or returns."""
         nodes = []
+        used = self._used(messages, tensor, arguments, returned)
         for message in messages:
-            where = f"node {message.name} ({message.op})"
+            name, word = message.name, message.op
+            where = f"node {name} ({word})"
             attributes = {entry.key: self._attribute(entry.value, where) for entry in message.attr}
-            outputs = tuple(used[message.name]) or (f"{message.name}:0",)
-            if message.op == "Const":
+            outputs = tuple(used[name]) or (f"{name}:0",)
+            if word == "Const":
                 if not isinstance(attributes.get("value"), Weight):
                     raise self._wrong(f"{where} has no value")
                 weights.update(dict.fromkeys(outputs, attributes["value"]))
                 continue
-            if message.op == "Placeholder":
+            if word == "Placeholder":
                 types[outputs[0]] = TensorType(str(attributes.get("dtype", "")), attributes.get("shape"))
             elif shapes := attributes.get("_output_shapes"):
-                dtype = attributes.get("dtype") or attributes.get("T") or ""
-                types[outputs[0]] = TensorType(str(dtype), shapes[0])
-            inputs = tuple(tensor(name) for name in message.input if not name.startswith("^"))
-            if controls := tuple(name[1:] for name in message.input if name.startswith("^")):
-                attributes["^"] = controls
-            nodes.append(Node(message.op, inputs, outputs, attributes, message.name))
+                for output in outputs:
+                    if (number := output_number(output)) < len(shapes):
+                        types[output] = TensorType(_result_type(word, attributes, number), shapes[number])
+            inputs = list(message.input)
+            if any(name.startswith("^") for name in inputs):
+                attributes["^"] = tuple(name[1:] for name in inputs if name.startswith("^"))
+                inputs = [name for name in inputs if not name.startswith("^")]
+            nodes.append(Node(word, tuple(map(tensor, inputs)), outputs, attributes, name))
         return tuple(nodes)
 
+    def _used(
+        self, messages: Sequence[Any], tensor: Callable[[str], str], arguments: Sequence[str], returned: Sequence[str]
+    ) -> dict[str, dict[str, None]]:
+        """For each node its tensors that are read or returned, in order; refuses what nothing makes."""
+        used: dict[str, dict[str, None]] = {}
+        for message in messages:
+            if message.name in used:
+                raise self._wrong(f"two nodes have the same name, {message.name!r}")
+            used[message.name] = {}
+        given = set(arguments)
+        for name in given:
+            if name in used:
+                raise self._wrong(f"a node and an argument have the same name, {name!r}")
+        for message in messages:
+            for name in message.input:
+                source = name.lstrip("^").partition(":")[0]
+                if source in used:
+                    if not name.startswith("^"):
+                        used[source][tensor(name)] = None
+                elif source not in given:
+                    raise self._wrong(f"node {message.name} ({message.op}) reads {name!r}, which nothing makes")
+        for name in returned:
+            source = name.partition(":")[0]
+            if source in used:
+                used[source][name] = None
+            elif source not in given:
+                raise self._wrong(f"{name!r} goes in or comes out, but nothing makes it")
+        return used
+
     def _attribute(self, value: Any, where: str) -> Any:
-        if value.HasField("tensor"):
-            return self._weight(value.tensor, where)
-        if value.HasField("list"):
-            items = value.list
-            for name in ("i", "f", "b"):
-                if len(found := getattr(items, name)):
-                    return tuple(found)
-            if len(items.shape):
-                return tuple(declared_shape(shape) for shape in items.shape)
-            if len(items.type):
-                return tuple(dtype_name(kind) for kind in items.type)
-            return tuple(s.decode("utf-8", "replace") for s in items.s) or tuple(f.name for f in items.func)
-        kinds: dict[str, Callable[[Any], Any]] = {
-            "s": lambda s: s.decode("utf-8", "replace"),
-            "i": int,
-            "f": float,
-            "b": bool,
-            "type": dtype_name,
-            "shape": declared_shape,
-            "func": lambda func: func.name,
-            "placeholder": str,
-        }
-        for name, convert in kinds.items():
-            if value.HasField(name):
-                return convert(getattr(value, name))
+        for field, content in value.ListFields():
+            kind = field.name
+            if kind == "tensor":
+                return self._weight(content, where)
+            if kind == "list":
+                return _listed(content)
+            if kind in _CONVERTED:
+                return _CONVERTED[kind](content)
         return None
 
     def _weight(self, tensor: Any, where: str) -> Weight:
         shape = shape_of(tensor.tensor_shape, where)
         dtype = DTYPES.get(tensor.dtype)
-        if dtype is None:
-            return Weight(shape, "string", lambda: np.array(list(tensor.string_val), object))
         count = math.prod(shape)
-        size = count * np.dtype(dtype).itemsize
+        if dtype is None:
+            strings = tensor.string_val
+            self._check_listed(len(strings), count, where)
+            return Weight(shape, "string", lambda: _filled(np.array(list(strings) or [b""], object), shape))
         content: Any = tensor.tensor_content
         if tensor.HasField("mapped"):
             offset, length = self._ranges[tensor.mapped]
             content = self._data[offset : offset + length]
         if len(content):
+            size = count * np.dtype(dtype).itemsize
             if len(content) != size:
                 raise self._wrong(f"{where} has {len(content)} bytes, but its shape needs {size}")
-            return Weight(shape, np.dtype(dtype).name, lambda: _elements(content, dtype).reshape(shape))
+            return Weight(shape, dtype_name(tensor.dtype), lambda: _elements(content, dtype).reshape(shape))
         values = getattr(tensor, _VALUES[tensor.dtype])
-        if len(values) > count:
-            raise self._wrong(f"{where} has {len(values)} elements, but its shape needs {count}")
-        return Weight(shape, np.dtype(dtype).name, lambda: _repeated(values, tensor.dtype, dtype, shape))
+        self._check_listed(len(values), count, where)
+        return Weight(shape, dtype_name(tensor.dtype), lambda: _filled(_numbers(values, tensor.dtype, dtype), shape))
+
+    def _check_listed(self, listed: int, count: int, where: str) -> None:
+        if listed > count or (listed > 1 and count - listed > _MOST_FILLED):
+            raise self._wrong(f"{where} has {listed} elements, but its shape needs {count}")
+
+
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "s": lambda s: s.decode("utf-8", "replace"),
+    "i": int,
+    "f": float,
+    "b": bool,
+    "type": dtype_name,
+    "shape": declared_shape,
+    "func": lambda func: func.name,
+    "placeholder": str,
+}
+
+
+def _listed(items: Any) -> tuple[Any, ...]:
+    for field, found in items.ListFields():
+        kind = field.name
+        if kind in ("i", "f", "b"):
+            return tuple(found)
+        if kind in _CONVERTED:
+            return tuple(map(_CONVERTED[kind], found))
+    return ()
+
+
+def _result_type(word: str, attributes: Mapping[str, Any], number: int) -> str:
+    """The type of one of a node's outputs, as far as its attributes tell."""
+    several = attributes.get("Tout")
+    if isinstance(several, tuple):
+        return str(several[number]) if number < len(several) else ""
+    named = next((kind for name in _TYPE_ATTRIBUTES if (kind := attributes.get(name))), None)
+    return str(named or _RESULTS.get(word) or attributes.get("T") or "")
+
+
+def _named(signatures: Mapping[str, Any]) -> tuple[_Named, _Named]:
+    """The tensors that go in, and those that come out. Where several signatures name the same one, the default one
+    counts, then the first by name."""
+    named: tuple[_Named, _Named] = ({}, {})
+    for _, signature in sorted(signatures.items(), key=lambda item: (item[0] != "serving_default", item[0])):
+        for tensors, entries in zip(named, (signature.inputs, signature.outputs), strict=True):
+            for key, info in sorted(((e.key, e.value) for e in entries if e.value.name), key=itemgetter(0)):
+                tensors.setdefault(_main_tensor(info.name), (key, info))
+    return named
 
 
 def _elements(content: Any, dtype: Any) -> Array:
@@ -272,25 +369,20 @@ def _elements(content: Any, dtype: Any) -> Array:
     return (data if data.ctypes.data % np.dtype(dtype).itemsize == 0 else data.copy()).view(dtype)
 
 
-def _repeated(values: Any, kind: int, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """A tensor's listed elements; the last one stands for all that are left out, none for zeros. A single element
-    is not copied: the array is a view of it."""
+def _numbers(values: Any, kind: int, dtype: Any) -> Array:
+    """A tensor's listed elements; none stands for a zero."""
     if kind in (14, 19):
-        listed = np.array(values, np.int64).astype(np.uint16).view(dtype)
-    else:
-        listed = np.array(values).astype(dtype)
-    if len(listed) <= 1:
-        return np.broadcast_to(listed[0] if len(listed) else np.zeros((), dtype), shape)
-    flat = np.concatenate([listed, np.full(math.prod(shape) - len(listed), listed[-1], dtype)])
-    return flat.reshape(shape)
+        return np.array(list(values) or [0], np.int64).astype(np.uint16).view(dtype)
+    return np.array(list(values) or [0]).astype(dtype)
+
+
+def _filled(listed: Array, shape: tuple[int, ...]) -> Array:
+    """All elements: the last one that is listed stands for those that are left out. A single one is not copied: the
+    array is a view of it."""
+    if len(listed) == 1:
+        return np.broadcast_to(listed[0], shape)
+    return np.concatenate([listed, np.full(math.prod(shape) - len(listed), listed[-1], listed.dtype)]).reshape(shape)
 
 
 def _main_tensor(name: str) -> str:
     return name if ":" in name else f"{name}:0"
-
-
-def _stored(node: Node, variables: Mapping[str, Weight]) -> Weight | None:
-    for name in (node.attributes.get("shared_name"), node.name):
-        if isinstance(name, str) and name in variables:
-            return variables[name]
-    return None

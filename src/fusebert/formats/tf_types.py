@@ -1,8 +1,9 @@
-"""TensorFlow's element types and shapes as ours."""
+"""TensorFlow's element types, shapes and names of tensors as ours."""
 
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -17,6 +18,7 @@ DTYPES: dict[int, Any] = {
 _MOST_ELEMENTS = 1 << 40
 
 
+@cache
 def dtype_name(number: int) -> str:
     """A type's name; resources, strings and others have none in NumPy."""
     dtype = DTYPES.get(number % 100)  # from 100 on: references to variables of that type
@@ -36,3 +38,9 @@ def shape_of(shape: Any, where: str) -> tuple[int, ...]:
 def declared_shape(shape: Any) -> tuple[int | None, ...] | None:
     """A shape as it is declared: unknown sizes are None, and so is an unknown rank."""
     return None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+
+
+def output_number(tensor: str) -> int:
+    """Which of its node's outputs a tensor is: the number that its name ends with."""
+    number = tensor.rpartition(":")[2]
+    return int(number) if number.isdecimal() and len(number) < 10 else 0

@@ -14,6 +14,8 @@ CUT = "cut"
 MAPPED = 536870911  # the largest field number: holds the index of the range that was cut out
 _SMALL = 1024  # bytes: not worth cutting
 _DEEPEST = 100  # messages within messages, protobuf's own limit
+_MOST_FIELDS = 4_000_000  # that are looked at: nodes, weights and their parts
+_LARGEST = 512 << 20  # bytes of a message without its weights
 
 # For each message the fields to look into: another message's name, or CUT for bytes that may be large.
 Grammar = Mapping[str, Mapping[int, str]]
@@ -28,52 +30,57 @@ class Skeleton:
 
 
 def cut(data: memoryview, grammar: Grammar, message: str) -> Skeleton:
-    """Walks an encoded message; raises FusebertError where the bytes are not protobuf."""
-    ranges: list[tuple[int, int]] = []
-    pieces: list[bytes] = []
-    _walk(data, 0, len(data), grammar, message, pieces, ranges, 0)
-    return Skeleton(b"".join(pieces), tuple(ranges))
+    """Walks an encoded message; raises FusebertError where the bytes are not protobuf, or more than a model has."""
+    cutter = _Cutter(data, grammar)
+    pieces = cutter.walk(0, len(data), message, 0)
+    if sum(map(len, pieces)) > _LARGEST:
+        raise FusebertError(f"it has more than {_LARGEST >> 20} MB without its weights, which no model has")
+    return Skeleton(b"".join(pieces), tuple(cutter.ranges))
 
 
-def _walk(
-    data: memoryview,
-    at: int,
-    end: int,
-    grammar: Grammar,
-    message: str,
-    pieces: list[bytes],
-    ranges: list[tuple[int, int]],
-    depth: int,
-) -> None:
-    if depth > _DEEPEST:
-        raise FusebertError("messages are nested too deeply")
-    fields = grammar[message]
-    kept = at  # everything before this has been put into pieces
-    while at < end:
-        start = at
-        tag, at = varint(data, at, end)
-        number, kind = tag >> 3, tag & 7
-        if number == MAPPED:
-            raise FusebertError("a field has a number that no model uses")
-        if kind != 2:
-            at = _skip(data, at, end, kind)
-            continue
-        length, at = varint(data, at, end)
-        if length > end - at:
-            raise FusebertError("a field is longer than its message")
-        inner = fields.get(number)
-        if inner is not None and length > _SMALL:
-            pieces.append(bytes(data[kept:start]))
-            if inner == CUT:
-                pieces += [_encoded(MAPPED << 3), _encoded(len(ranges))]
-                ranges.append((at, length))
-            else:
-                inside: list[bytes] = []
-                _walk(data, at, at + length, grammar, inner, inside, ranges, depth + 1)
-                pieces += [_encoded(tag), _encoded(sum(map(len, inside))), *inside]
-            kept = at + length
-        at += length
-    pieces.append(bytes(data[kept:end]))
+class _Cutter:
+    """What is being walked, and what was found so far."""
+
+    def __init__(self, data: memoryview, grammar: Grammar) -> None:
+        self._data, self._grammar = data, grammar
+        self._fields = 0
+        self.ranges: list[tuple[int, int]] = []
+
+    def walk(self, at: int, end: int, message: str, depth: int) -> list[bytes | memoryview]:
+        """The message without what is cut out, in pieces."""
+        if depth > _DEEPEST:
+            raise FusebertError("messages are nested too deeply")
+        data, fields = self._data, self._grammar[message]
+        pieces: list[bytes | memoryview] = []
+        kept = at  # everything before this has been put into pieces
+        while at < end:
+            start = at
+            tag, at = varint(data, at, end)
+            number, kind = tag >> 3, tag & 7
+            self._fields += 1
+            if number == MAPPED:
+                raise FusebertError("a field has a number that no model uses")
+            if self._fields > _MOST_FIELDS:
+                raise FusebertError(f"it has more than {_MOST_FIELDS} nodes and weights, which no model has")
+            if kind != 2:
+                at = _skip(data, at, end, kind)
+                continue
+            length, at = varint(data, at, end)
+            if length > end - at:
+                raise FusebertError("a field is longer than its message")
+            inner = fields.get(number)
+            if inner is not None and length > _SMALL:
+                pieces.append(data[kept:start])
+                if inner == CUT:
+                    pieces += [_encoded(MAPPED << 3), _encoded(len(self.ranges))]
+                    self.ranges.append((at, length))
+                else:
+                    inside = self.walk(at, at + length, inner, depth + 1)
+                    pieces += [_encoded(tag), _encoded(sum(map(len, inside))), *inside]
+                kept = at + length
+            at += length
+        pieces.append(data[kept:end])
+        return pieces
 
 
 def varint(data: memoryview, at: int, end: int) -> tuple[int, int]:

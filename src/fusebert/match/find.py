@@ -15,6 +15,8 @@ from fusebert.match.meaning import Row, recognise
 from fusebert.match.probe import make_probes
 from fusebert.match.readers import may_skip, readers_of
 from fusebert.match.translate import translate
+from fusebert.ops import VOCABULARY
+from fusebert.primitives import MEANING
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tu
     """A translated graph in the vocabulary of `ops`, and a row for every word that was put together."""
     lifted = lift(translated, make_probes(translated, baked))
     raised, rows = recognise(lifted.graph, lifted.dims)
-    return replace(lifted, graph=raised), rows
+    return replace(lifted, graph=raised, baked={**lifted.baked, **(baked or {})}), rows
 
 
 def _chains(matches: Mapping[str, Match]) -> list[list[Match]]:
@@ -172,17 +174,17 @@ def _found(raised: Lifted, chain: list[Match], mask: Mask) -> Found:
                 root, how = raised.origins.get(name, (name, ""))
                 named[hole] = Source(root, how, weights[name].shape)
         sources.append(named)
-    taps, inner = _taps(raised.graph, chain)
+    inside = {id(node) for match in chain for node in match.nodes}
+    taps, inner = _taps(raised.graph, chain, inside)
     function = chain[0].nodes[0].function
     return Found(
         tuple(chain), sources[0]["query.weight"].shape[1], mask, chain[0].holes["x"], chain[-1].output, taps, inner,
-        readers_of(raised, chain[-1].output, mask), function, tuple(sources),
+        readers_of(raised, (chain[-1].output, *taps), mask, inside), function, tuple(sources),
     )  # fmt: skip
 
 
-def _taps(graph: Graph, chain: list[Match]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _taps(graph: Graph, chain: list[Match], inside: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tensors inside the encoder that something outside reads: outputs of layers, and others."""
-    inside = {id(node) for match in chain for node in match.nodes}
     made = {name for match in chain for node in match.nodes for name in node.outputs}
     between = {match.output for match in chain[:-1]}
     read = [name for node in graph.nodes if id(node) not in inside for name in numbers_read(node) if name in made]
@@ -205,6 +207,10 @@ def _other_attention(graph: Graph) -> list[Miss]:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
     contexts = [node for node in graph.nodes if node.word == "context"]
+    strange = next((node for node in graph.nodes if node.word not in VOCABULARY and node.word not in MEANING), None)
+    if not contexts and strange is not None:
+        what = f"{strange.word}, which is not understood, nor what comes after it"
+        return [Miss(0, "attention", what, strange.name, strange.function)]
     if not contexts:
         return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
     if not any(node.word == "layer_norm" for node in graph.nodes):

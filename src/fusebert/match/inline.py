@@ -90,6 +90,7 @@ class _Inliner:
 
     def flat(self) -> Graph:
         main = self._body("")
+        main = replace(main, inputs=tuple(tensor for tensor in main.inputs if tensor not in main.weights))
         self._measure("", ())
         self._expand(main, lambda tensor: tensor, "", "", {})
         flat = replace(main, nodes=tuple(self._nodes), weights=self._weights, types=self._types, functions={})
@@ -99,7 +100,7 @@ class _Inliner:
         """A function's graph, or the main one, in order."""
         if function not in self._bodies:
             graph = self._graph.functions[function] if function else self._graph
-            self._bodies[function] = ordered(_with_returned(graph) if self._tensorflow else graph)
+            self._bodies[function] = ordered(graph)
         return self._bodies[function]
 
     def _measure(self, function: str, path: tuple[str, ...]) -> tuple[int, int]:
@@ -147,8 +148,10 @@ class _Inliner:
         def rename(tensor: str) -> str:
             return bound[tensor] if tensor in bound else tensor and path + tensor
 
-        defaults = body.facts.get("defaults", {})
-        self._expand(body, rename, path, called, {**defaults, **node.attributes})
+        own = {tensor: weight for tensor, weight in body.weights.items() if tensor not in bound}  # the caller decides
+        types = {tensor: kind for tensor, kind in body.types.items() if tensor not in bound}
+        given = {**body.facts.get("defaults", {}), **node.attributes}
+        self._expand(replace(body, weights=own, types=types), rename, path, called, given)
         self._give(node, tuple(map(rename, body.outputs)))
 
     def _branch(self, node: Node) -> Graph | None:
@@ -191,23 +194,3 @@ def _resolved(attributes: Mapping[str, Any], given: Mapping[str, Any]) -> Mappin
         return attributes
     found = {k: given.get(v.name) if isinstance(v, AttributeOf) else v for k, v in attributes.items()}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _with_returned(graph: Graph) -> Graph:
-    """TensorFlow's reader names the outputs that nodes read; this adds those that are only returned."""
-    made = {*_local(graph)}
-    missing: dict[str, list[str]] = {}
-    for tensor in dict.fromkeys(graph.outputs):
-        if tensor not in made:
-            missing.setdefault(tensor.partition(":")[0], []).append(tensor)
-    if not missing:
-        return graph
-    read = {tensor for node in graph.nodes for tensor in node.inputs} | set(graph.outputs)
-    nodes = tuple(
-        replace(node, outputs=(*(t for t in node.outputs if t in read), *missing[node.name]))
-        if node.name in missing
-        else node
-        for node in graph.nodes
-    )
-    constants = {t: weight for name, weight in graph.weights.items() for t in missing.get(name.partition(":")[0], ())}
-    return replace(graph, nodes=nodes, weights={**graph.weights, **constants})

@@ -33,6 +33,10 @@ class Miss:
     node: str
     function: str = ""
 
+    def __str__(self) -> str:
+        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}, " if self.node else ""
+        return f"{where}{self.expected} was expected, but there is {self.found}"
+
 
 class _Hole:
     """Stands for a Linear or a Norm: its parts are names."""

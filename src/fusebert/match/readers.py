@@ -17,7 +17,7 @@ FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
     "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
 )  # fmt: skip
 _SKIPPING = frozenset((FIRST, MASKED, EACH))  # no answer depends on a hidden row, except at that row
-_ROWWISE = ELEMENTWISE | {"linear", "layer_norm", "identity", "arrange", "mul", "softmax", "log_softmax"}
+_ROWWISE = ELEMENTWISE | {"linear", "layer_norm", "identity", "arrange", "softmax", "log_softmax", "stack", "concat"}
 
 
 def may_skip(kinds: tuple[str, ...]) -> bool:
@@ -25,14 +25,14 @@ def may_skip(kinds: tuple[str, ...]) -> bool:
     return _SKIPPING.issuperset(kinds)
 
 
-def readers_of(lifted: Lifted, output: str, mask: Mask) -> tuple[str, ...]:
-    """The kinds of readers of an encoder's output, each once."""
-    return tuple(dict.fromkeys(_Reading(lifted, output, mask).kinds()))
+def readers_of(lifted: Lifted, outputs: tuple[str, ...], mask: Mask, inside: set[int]) -> tuple[str, ...]:
+    """The kinds of readers of an encoder's outputs, each once; nodes inside the encoder are none."""
+    return tuple(dict.fromkeys(kind for name in outputs for kind in _Reading(lifted, name, mask, inside).kinds()))
 
 
 class _Reading:
-    def __init__(self, lifted: Lifted, output: str, mask: Mask) -> None:
-        self._lifted, self._mask = lifted, mask
+    def __init__(self, lifted: Lifted, output: str, mask: Mask, inside: set[int]) -> None:
+        self._lifted, self._mask, self._inside = lifted, mask, inside
         tokens = ax.settled(lifted.dims[output])[:-1]
         self._tokens: Axis | None = tokens[-1][-1] if tokens and tokens[-1] else None
         self._rows = {output}  # tensors with one row per position
@@ -41,7 +41,7 @@ class _Reading:
     def kinds(self) -> Iterator[str]:
         for node in self._lifted.graph.nodes:
             read = [name for name in numbers_read(node) if name in self._rows]
-            if read:
+            if read and id(node) not in self._inside:
                 yield from self._node(node, read)
         for name in self._lifted.graph.outputs:
             if name in self._rows:

@@ -1,0 +1,71 @@
+// The weights of a Bert node: TensorFlow's tensors -> an encoder, packed once and kept until other weights come.
+//
+// How other weights are noticed. The tensors that were packed are held, so their memory is not given to others, and
+// TensorFlow copies a variable rather than change one that is held: the same addresses mean the same numbers. Only old
+// reference variables (and NumPy arrays that TensorFlow borrowed) are written in place; numbers from all over each tensor
+// are compared for them. At other addresses, a digest of all numbers tells weights that moved, or are computed in every
+// call, from new ones. Kernels whose weights and settings are the same share one encoder.
+#pragma once
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fusebert.h"
+#include "tf_api.h"
+
+namespace fusebert {
+
+struct DeleteTensor {
+  void operator()(TF_Tensor* tensor) const { TF_DeleteTensor(tensor); }
+};
+using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
+std::string shape_text(const TF_Tensor* tensor);
+
+constexpr size_t kTensorsPerLayer = 16;
+
+// What an encoder is besides its weights.
+struct Settings {
+  int64_t hidden, heads, inner;
+  int32_t activation;
+  float epsilon, scale;
+  int32_t product, attention;  // fb_type
+  std::vector<float> factors;  // of static quantisation, or empty
+};
+
+struct DestroyPool {
+  void operator()(fb_pool* pool) const { fb_pool_destroy(pool); }
+};
+using PoolHandle = std::shared_ptr<fb_pool>;
+// The pool of so many threads that all kernels use; 0: as many as there are cores.
+PoolHandle shared_pool(int32_t threads);
+
+using EncoderHandle = std::shared_ptr<const fb_encoder>;
+
+class Weights {
+ public:
+  // The encoder of these tensors, packed now if need be. Any number of threads may ask. Throws Invalid, or bad_alloc.
+  EncoderHandle encoder(std::vector<Tensor> tensors, const Settings& settings, fb_pool* pool);
+
+ private:
+  using Digest = std::array<uint64_t, 2>;
+  struct Held {
+    bool holds(const std::vector<Tensor>& others) const;
+    std::vector<Tensor> tensors;
+    uint64_t sample;
+    Digest digest;
+    EncoderHandle encoder;
+  };
+  std::mutex mutex_, packing_;
+  std::shared_ptr<const Held> held_;
+
+  std::shared_ptr<const Held> held();
+  static uint64_t sample(const std::vector<Tensor>& tensors);
+  static Digest digest(const std::vector<Tensor>& tensors);
+};
+
+// Throws what a status of the C ABI says.
+void check(fb_status status, const fb_error& error);
+
+}  // namespace fusebert

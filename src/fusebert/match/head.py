@@ -1,0 +1,104 @@
+"""Head: what a graph makes of the encoder's rows, as far as it is linear maps of each row or of the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fusebert.encoder import Linear
+from fusebert.match.pieces import Pieces, keeps_order
+from fusebert.network import Dense, Head
+
+
+@dataclass(frozen=True)
+class Gives:
+    """A head; which output of the graph each of a model's outputs is, by its place; and what is left out."""
+
+    head: Head
+    outputs: Mapping[str, int]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How an output is made: of "each" row, the "first" one, or neither (""); by which steps; and what comes after."""
+
+    place: int
+    base: str
+    steps: tuple[Dense, ...]
+    after: str = ""
+    column: str = ""
+
+
+def read_head(pieces: Pieces, vocabulary: int) -> Gives:
+    """The head that explains the graph's outputs best."""
+    names = pieces.graph.outputs
+    ways = [_way(pieces, place, name) for place, name in enumerate(names)]
+    head, given = _choose(ways, vocabulary)
+    left_out = []
+    for way in ways:
+        if way.place not in given.values():
+            left_out.append(f"output {names[way.place]}, which is not made of linear maps of the encoder's rows")
+        elif way.after:
+            left_out.append(f"the {way.after} after output {names[way.place]}")
+    exact = {name: place for name, place in given.items() if not ways[place].after}
+    return Gives(head, exact, tuple(left_out))
+
+
+def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
+    hidden = [way for way in ways if way.base == "each" and not way.steps]
+    each = [way for way in ways if way.base == "each" and way.steps]
+    first = [way for way in ways if way.base == "first" and way.steps]
+    pooler = [way for way in first if len(way.steps) == 1 and way.steps[0].activation == "tanh"]
+    if hidden or (pooler and len(pooler) == len(first)):
+        named = (("last_hidden_state", hidden), ("pooler_output", pooler))
+        given = {name: found[0].place for name, found in named if found}
+        return Head("none", pooler[0].steps if pooler else ()), given
+    if first:
+        longest = max(first, key=lambda way: len(way.steps))
+        return Head("sequence", longest.steps), {"logits": longest.place}
+    if len(each) == 2 and all(len(way.steps[-1].linear.weight) == 1 for way in each):
+        start, end = sorted(each, key=lambda way: way.column)
+        both = Dense(_stacked(start.steps[-1].linear, end.steps[-1].linear))
+        return Head("question", (*start.steps[:-1], both)), {"start_logits": start.place, "end_logits": end.place}
+    if each:
+        kind = "masked" if len(each[0].steps[-1].linear.weight) == vocabulary else "token"
+        return Head(kind, each[0].steps), {"logits": each[0].place}
+    return Head(), {}
+
+
+def _way(pieces: Pieces, place: int, tensor: str) -> _Way:
+    steps: list[Dense] = []
+    after = column = ""
+    while (node := pieces.maker(tensor)) is not None and (
+        node.word in ("softmax", "log_softmax", "sigmoid") or (node.word == "arrange" and keeps_order(node))
+    ):
+        after = after if node.word == "arrange" else node.word
+        tensor = node.inputs[0]
+    while True:
+        while (node := pieces.made(tensor, "arrange")) is not None and keeps_order(node):
+            tensor = node.inputs[0]
+        if tensor == pieces.found.output:
+            return _Way(place, "each", tuple(reversed(steps)), after, column)
+        if (node := pieces.made(tensor, "select")) is not None:
+            at_first = node.inputs[0] == pieces.found.output and node.attributes["index"] == 0
+            return _Way(place, "first" if at_first else "", tuple(reversed(steps)), after, column)
+        norm, activation = None, "identity"
+        if (node := pieces.made(tensor, "layer_norm")) is not None:
+            norm, tensor = pieces.norm(node), node.inputs[0]
+        if (node := pieces.made(tensor, "activation")) is not None:
+            activation, tensor = str(node.attributes["name"]), node.inputs[0]
+        if (node := pieces.made(tensor, "linear")) is None:
+            return _Way(place, "", ())
+        column = column or pieces.raised.origins.get(node.inputs[1], ("", ""))[1]  # of one map, start comes before end
+        steps.append(Dense(pieces.linear(node), activation, norm))
+        tensor = node.inputs[0]
+
+
+def _stacked(a: Linear, b: Linear) -> Linear:
+    weight = np.concatenate([a.weight, b.weight])
+    if a.bias is None or b.bias is None:
+        return Linear(weight)
+    return Linear(weight, np.concatenate([a.bias, b.bias]))
