@@ -98,7 +98,8 @@ Calibration::Watch::Watch(size_t layers) : observer_{this, see}, factors_(nothin
 void Calibration::Watch::see(void* user, int32_t layer, int32_t product, const float* data, int64_t rows,
                              int64_t width) {
   auto& watch = *static_cast<Watch*>(user);
-  float* const range = &watch.factors_[static_cast<size_t>(layer) * kFactorsPerLayer + 2 * static_cast<size_t>(product)];
+  float* const range =
+      &watch.factors_[static_cast<size_t>(layer) * kFactorsPerLayer + 2 * static_cast<size_t>(product)];
   for (int64_t i = 0; i < rows * width; ++i) {
     widen(range, data[i], data[i]);
     watch.broken_ |= !std::isfinite(data[i]);

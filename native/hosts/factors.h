@@ -1,7 +1,7 @@
 // Quantisation factors: the lowest and highest input of the four products of every layer, as numbers and as a file.
 //
-// The file is text, 8 numbers per layer: low and high of qkv, attention_out, ffn_in, ffn_out. Calibration finds them: it
-// watches fp32 runs and rewrites the file after each, by renaming, so that a reader never sees half of one.
+// The file is text, 8 numbers per layer: low and high of qkv, attention_out, ffn_in, ffn_out. Calibration finds them:
+// it watches fp32 runs and rewrites the file after each, by renaming, so that a reader never sees half of one.
 #pragma once
 #include <memory>
 #include <mutex>

@@ -33,7 +33,7 @@ uint64_t pair(const float* data, int64_t at) {
 // One layer's 16 tensors: checks their shapes and says what the core shall read.
 class LayerTensors {
  public:
-  LayerTensors(std::span<const Tensor> tensors, const Settings& settings, size_t number)
+  LayerTensors(std::span<const Tensor> tensors, const NodeSettings& settings, size_t number)
       : tensors_(tensors), settings_(settings), number_(number) {}
 
   fb_layer describe() const {
@@ -48,11 +48,6 @@ class LayerTensors {
     layer.ffn_in = linear(10, "intermediate", {{hidden, inner}}, {{inner}});
     layer.ffn_out = linear(12, "output", {{inner, hidden}}, {{hidden}});
     layer.output_norm = norm(14, "output");
-    for (size_t i = 0; i < FB_PRODUCTS; ++i) layer.plan[i] = plan(i);
-    layer.attention = settings_.attention;
-    layer.heads = static_cast<int32_t>(heads);
-    layer.activation = settings_.activation;
-    layer.scale = settings_.scale;
     return layer;
   }
 
@@ -87,26 +82,29 @@ class LayerTensors {
   }
   fb_norm norm(size_t at, const std::string& name) const {
     const Shapes width{{settings_.hidden}};
-    return {tensor(at, name + " LayerNorm gamma", width), tensor(at + 1, name + " LayerNorm beta", width),
-            settings_.epsilon};
-  }
-  fb_plan plan(size_t product) const {
-    if (settings_.product != FB_S8 || settings_.factors.empty()) return {settings_.product, 0, 0};
-    const float* const range = &settings_.factors[number_ * kFactorsPerLayer + 2 * product];
-    const float low = std::min(range[0], 0.0f), high = std::max(range[1], 0.0f);
-    return (high - low) / 255 > kLargestStep ? fb_plan{FB_S8, 0, 0} : fb_plan{FB_S8, range[0], range[1]};
+    return {tensor(at, name + " LayerNorm gamma", width), tensor(at + 1, name + " LayerNorm beta", width), 0};
   }
 
   std::span<const Tensor> tensors_;
-  const Settings& settings_;
+  const NodeSettings& settings_;
   size_t number_;
 };
 
-EncoderHandle pack(const std::vector<Tensor>& tensors, const Settings& settings, fb_pool* pool) {
+std::vector<fb_layer> describe(const std::vector<Tensor>& tensors, const NodeSettings& settings) {
   std::vector<fb_layer> layers;
   for (size_t i = 0; i < tensors.size() / kTensorsPerLayer; ++i)
-    layers.push_back(
-        LayerTensors({tensors.data() + i * kTensorsPerLayer, kTensorsPerLayer}, settings, i).describe());
+    layers.push_back(LayerTensors({tensors.data() + i * kTensorsPerLayer, kTensorsPerLayer}, settings, i).describe());
+  configure(settings.layers, layers);
+  for (size_t i = 0; i < settings.factors.size(); i += 2) {
+    const float low = settings.factors[i], high = settings.factors[i + 1];
+    if ((std::max(high, 0.0f) - std::min(low, 0.0f)) / 255 > kLargestStep) continue;
+    fb_plan& plan = layers[i / kFactorsPerLayer].plan[i % kFactorsPerLayer / 2];
+    plan.input_min = low, plan.input_max = high;
+  }
+  return layers;
+}
+
+EncoderHandle pack(const std::vector<fb_layer>& layers, const NodeSettings& settings, fb_pool* pool) {
   const fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), layers.data(), static_cast<int32_t>(layers.size()),
                              static_cast<int32_t>(settings.hidden)};
   fb_encoder* encoder = nullptr;
@@ -116,27 +114,26 @@ EncoderHandle pack(const std::vector<Tensor>& tensors, const Settings& settings,
 }
 
 // Everything that an encoder is made of, as a key.
-std::string key(const std::array<uint64_t, 2>& digest, const Settings& s) {
+std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.activation), put(s.epsilon), put(s.scale);
-  put(s.product), put(s.attention);
+  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
   for (const float factor : s.factors) put(factor);
   const char* isa = nullptr;  // FUSEBERT_ISA may change between two encoders
   fb_error error{};
   check(fb_isa(&isa, &error), error);
-  return key + isa;
+  return key + s.layers.activation + "/" + s.layers.precision + "/" + isa;
 }
 
-EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const std::vector<Tensor>& tensors,
-                             const Settings& settings, fb_pool* pool) {
+EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const std::vector<fb_layer>& layers,
+                             const NodeSettings& settings, fb_pool* pool) {
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::map<std::string, std::weak_ptr<const fb_encoder>>;
   std::lock_guard lock(mutex);  // also while packing: the kernels that wait often want the same encoder
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto& place = known[key(digest, settings)];
   EncoderHandle found = place.lock();
-  if (!found) place = found = pack(tensors, settings, pool);
+  if (!found) place = found = pack(layers, settings, pool);
   return found;
 }
 
@@ -167,16 +164,17 @@ PoolHandle shared_pool(int32_t threads) {
   return pool;
 }
 
-EncoderHandle Weights::encoder(std::vector<Tensor> tensors, const Settings& settings, fb_pool* pool) {
+EncoderHandle Weights::encoder(std::vector<Tensor> tensors, const NodeSettings& settings, fb_pool* pool) {
   if (const auto now = held(); now && now->holds(tensors)) return now->encoder;
   std::lock_guard packing(packing_);
   const auto now = held();  // another call may have packed them by now
   if (now && now->holds(tensors)) return now->encoder;
+  const auto layers = describe(tensors, settings);  // checks the shapes
   const Digest numbers = digest(tensors);
   EncoderHandle encoder =
-      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, tensors, settings, pool);
+      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, layers, settings, pool);
   const uint64_t some = sample(tensors);
-  auto next = std::make_shared<const Held>(std::move(tensors), some, numbers, encoder);
+  auto next = std::make_shared<const Held>(Held{std::move(tensors), some, numbers, encoder});
   std::lock_guard lock(mutex_);
   held_ = std::move(next);
   return encoder;

@@ -2,9 +2,9 @@
 //
 // How other weights are noticed. The tensors that were packed are held, so their memory is not given to others, and
 // TensorFlow copies a variable rather than change one that is held: the same addresses mean the same numbers. Only old
-// reference variables (and NumPy arrays that TensorFlow borrowed) are written in place; numbers from all over each tensor
-// are compared for them. At other addresses, a digest of all numbers tells weights that moved, or are computed in every
-// call, from new ones. Kernels whose weights and settings are the same share one encoder.
+// reference variables (and NumPy arrays that TensorFlow borrowed) are written in place; numbers from all over each
+// tensor are compared for them. At other addresses, a digest of all numbers tells weights that moved, or are computed
+// in every call, from new ones. Kernels whose weights and settings are the same share one encoder.
 #pragma once
 #include <array>
 #include <memory>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fusebert.h"
+#include "settings.h"
 #include "tf_api.h"
 
 namespace fusebert {
@@ -26,11 +27,9 @@ std::string shape_text(const TF_Tensor* tensor);
 constexpr size_t kTensorsPerLayer = 16;
 
 // What an encoder is besides its weights.
-struct Settings {
+struct NodeSettings {
   int64_t hidden, heads, inner;
-  int32_t activation;
-  float epsilon, scale;
-  int32_t product, attention;  // fb_type
+  Settings layers;
   std::vector<float> factors;  // of static quantisation, or empty
 };
 
@@ -46,7 +45,7 @@ using EncoderHandle = std::shared_ptr<const fb_encoder>;
 class Weights {
  public:
   // The encoder of these tensors, packed now if need be. Any number of threads may ask. Throws Invalid, or bad_alloc.
-  EncoderHandle encoder(std::vector<Tensor> tensors, const Settings& settings, fb_pool* pool);
+  EncoderHandle encoder(std::vector<Tensor> tensors, const NodeSettings& settings, fb_pool* pool);
 
  private:
   using Digest = std::array<uint64_t, 2>;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,11 @@ def pool(threads: int | None = None) -> _native.Pool:
         raise FusebertError(f"threads: a whole number from 1 to 1024 is expected, not {threads!r:.40}")
     with _told("threads"):
         return _native.Pool(threads or 0)
+
+
+def folder() -> Path:
+    """Where this package's native libraries are."""
+    return Path(_native.__file__).parent
 
 
 def cores() -> int:
@@ -129,6 +135,18 @@ class EncoderEngine:
                 profile=profile, observer=observer,
             )  # fmt: skip
         return output, states
+
+    def run_padded(
+        self, rows: Array, output: Array, batch: Batch, states: list[Array], pool: _native.Pool | None = None
+    ) -> None:
+        """All rows of a padded batch `[sequences * length, hidden]` in; the rows that the batch keeps are written to
+        the same places of `output` and, after every layer, of `states`, if there are any. Nothing is copied."""
+        index = None if len(batch.index) == len(rows) else batch.index
+        with _told("encoder"):
+            self._native.run(
+                rows, output, batch.offsets, pool or self._pool, visible=batch.visible, bias=batch.bias,
+                hidden_states=states, index=index,
+            )  # fmt: skip
 
 
 class DenseEngine:

@@ -12,8 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fusebert.encoder import LINEARS, Batch, Layer, Linear
-from fusebert.engine import Engine, head_precision, quantize
+from fusebert.encoder import LINEARS, Batch, Encoder, Layer, Linear
+from fusebert.engine import EncoderEngine, Engine, head_precision, quantize
 from fusebert.graph import Array
 from fusebert.network import Network, positions
 from fusebert.plan import PRODUCTS, Plan, make_plan
@@ -24,26 +24,31 @@ _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the pro
 
 def smooth(network: Network, threads: int | None = None) -> Network:
     """The network with input scales for the int8 products behind a LayerNorm."""
-    peaks = _column_peaks(network, threads)
-    layers = [_smooth_layer(layer, peaks[i]) for i, layer in enumerate(network.encoder.layers)]
-    return replace(network, encoder=replace(network.encoder, layers=tuple(layers)))
-
-
-def _column_peaks(network: Network, threads: int | None) -> list[dict[str, Array]]:
-    """Per layer and product, the largest magnitude of every input column on random ids."""
     engine = Engine(network, make_plan("fp32", len(network.encoder.layers)), threads)
-    peaks: list[dict[str, Array]] = [{} for _ in network.encoder.layers]
-
-    def watch(layer: int, product: int, rows: Array) -> None:
-        peaks[layer][PRODUCTS[product]] = np.abs(rows).max(0)
-
     length = min(_LENGTH, network.embeddings.longest)
-    ids = np.random.default_rng(0).integers(0, len(network.embeddings.word), (_SEQUENCES, length))
+    ids = random_ids(len(network.embeddings.word), length)
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
     rows = engine.embed(ids.ravel(), places, kinds)
-    engine.encoder.run(rows, Batch.ragged([length] * _SEQUENCES), observer=watch)
-    return peaks
+    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows.reshape(*ids.shape, -1)))
+
+
+def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
+    """The token ids `[sequences, length]` whose rows show the large columns; always the same."""
+    return np.random.default_rng(0).integers(0, vocabulary, (_SEQUENCES, length))
+
+
+def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array) -> Encoder:
+    """The encoder with the input scales that embedded rows `[sequences, length, hidden]` ask for; the engine runs it
+    in fp32."""
+    peaks: list[dict[str, Array]] = [{} for _ in encoder.layers]
+
+    def watch(layer: int, product: int, inputs: Array) -> None:
+        peaks[layer][PRODUCTS[product]] = np.abs(inputs).max(0)
+
+    sequences, length, hidden = rows.shape
+    engine.run(rows.reshape(-1, hidden), Batch.ragged([length] * sequences), observer=watch)
+    return replace(encoder, layers=tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers)))
 
 
 def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
@@ -59,19 +64,24 @@ def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
 
 def convert(network: Network, plan: Plan) -> Network:
     """The network with its weights in the plan's types, as an artifact stores them."""
+    head = tuple(
+        replace(step, linear=_as_type(step.linear, head_precision(network, plan, i)))
+        for i, step in enumerate(network.head.steps)
+    )
+    encoder = convert_encoder(network.encoder, plan)
+    return replace(network, encoder=encoder, head=replace(network.head, steps=head))
+
+
+def convert_encoder(encoder: Encoder, plan: Plan) -> Encoder:
+    """The encoder with its weights in the plan's types."""
     layers = []
-    for layer, layer_plan in zip(network.encoder.layers, plan.layers, strict=True):
+    for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True):
         types = {
             name: getattr(layer_plan, "qkv" if name in ("query", "key", "value") else name).type for name in LINEARS
         }
         changed: dict[str, Any] = {name: _as_type(getattr(layer, name), kind) for name, kind in types.items()}
         layers.append(replace(layer, **changed))
-    head = tuple(
-        replace(step, linear=_as_type(step.linear, head_precision(network, plan, i)))
-        for i, step in enumerate(network.head.steps)
-    )
-    encoder = replace(network.encoder, layers=tuple(layers))
-    return replace(network, encoder=encoder, head=replace(network.head, steps=head))
+    return replace(encoder, layers=tuple(layers))
 
 
 def _as_type(linear: Linear, kind: str) -> Linear:

@@ -21,7 +21,7 @@ _ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "relu": "relu",
 }  # fmt: skip
 
-_BERT_LAYER = {
+BERT_LAYER = {
     "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
     "attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
     "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "output_norm": "output.LayerNorm",
@@ -30,7 +30,7 @@ _BERT_FIELDS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
     "inner": "intermediate_size", "activation": "hidden_act",
 }  # fmt: skip
-_DISTILBERT_LAYER = {
+DISTILBERT_LAYER = {
     "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin",
     "attention_out": "attention.out_lin", "attention_norm": "sa_layer_norm",
     "ffn_in": "ffn.lin1", "ffn_out": "ffn.lin2", "output_norm": "output_layer_norm",
@@ -46,7 +46,7 @@ class Family:
 
     prefix: str
     layers: str = "encoder.layer"
-    layer: Mapping[str, str] = field(default_factory=lambda: _BERT_LAYER)
+    layer: Mapping[str, str] = field(default_factory=lambda: BERT_LAYER)
     fields: Mapping[str, str] = field(default_factory=lambda: _BERT_FIELDS)
     counts_from_padding: bool = False  # positions, see Embeddings
     kinds: bool = True  # token types
@@ -62,7 +62,7 @@ _FAMILIES = {
     "camembert": _ROBERTA,
     "electra": Family("electra.", narrow_words=True),
     "distilbert": Family(
-        "distilbert.", "transformer.layer", _DISTILBERT_LAYER, _DISTILBERT_FIELDS, kinds=False, epsilon=1e-12
+        "distilbert.", "transformer.layer", DISTILBERT_LAYER, _DISTILBERT_FIELDS, kinds=False, epsilon=1e-12
     ),
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import map_file
-from fusebert.formats.wire import CUT, cut
+from fusebert.formats.wire import CUT, Skeleton, cut
 from fusebert.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
 _SCHEMA = """
@@ -33,7 +33,7 @@ Shape: 1 dim Dimension*
 Dimension: 1 dim_value int64, 2 dim_param string
 Function: 1 name string, 4 input string*, 5 output string*, 7 node Node*, 9 opset_import Opset*, 10 domain string, 11 attribute_proto Attribute*
 """  # noqa: E501
-_GRAMMAR = {
+GRAMMAR = {
     "Model": {7: "Graph", 25: "Function"},
     "Graph": {1: "Node", 5: "Tensor"},
     "Function": {7: "Node", 11: "Attribute"},
@@ -63,15 +63,36 @@ def looks_like(data: memoryview) -> bool:
 
 def read(path: Path) -> Graph:
     """The Graph in an ONNX file."""
+    model, skeleton = parse(path)
+    return _Reader(path, map_file(path), skeleton.ranges).model(model)
+
+
+def parse(path: Path) -> tuple[Any, Skeleton]:
+    """The model as a message without its weights, and where those are."""
     from google.protobuf.message import DecodeError
 
-    data = map_file(path)
     try:
-        skeleton = cut(data, _GRAMMAR, "Model")
-        model = _messages()["Model"].FromString(skeleton.message)
+        skeleton = cut(map_file(path), GRAMMAR, "Model")
+        return _messages()["Model"].FromString(skeleton.message), skeleton
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
-    return _Reader(path, data, skeleton.ranges).model(model)
+
+
+def external_file(path: Path, tensor: Any) -> tuple[Path, int, int | None]:
+    """The file beside a model that has a tensor's data, where in it, and how many bytes, if that is said."""
+    where = f"{path}: tensor {tensor.name}"
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    file = path.parent / location
+    if not location or Path(location).is_absolute() or file.resolve() != path.parent.resolve() / location:
+        raise FusebertError(
+            f"{where} has external data {location!r}; only files in the model's own folder are read, not links"
+        )
+    try:
+        offset, length = int(entries.get("offset") or 0), entries.get("length")
+        return file, offset, int(length) if length else None
+    except ValueError as error:
+        raise FusebertError(f"{where}: external data {location!r}: {error}") from None
 
 
 class _Reader:
@@ -213,21 +234,13 @@ class _Reader:
         return lambda: _aligned(data, dtype)
 
     def _external(self, tensor: Any, where: str, dtype: Any, size: int) -> Callable[[], Array]:
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        folder = self._path.parent.resolve()
-        location = entries.get("location", "")
-        file = self._path.parent / location
-        if not location or Path(location).is_absolute() or file.resolve() != folder / location:
-            raise self._wrong(
-                f"{where} has external data {location!r}; only files in the model's own folder are read, not links"
-            )
+        file, offset, length = external_file(self._path, tensor)
         try:
-            offset, length = int(entries.get("offset") or 0), int(entries.get("length") or size)
             available = file.stat().st_size
-        except (OSError, ValueError) as error:
-            raise self._wrong(f"{where}: external data {location!r}: {error}") from None
-        if offset < 0 or length != size or offset + size > available:
-            raise self._wrong(f"{where} needs {size} bytes at {offset} of {location!r}, which has {available}")
+        except OSError as error:
+            raise self._wrong(f"{where}: external data {file.name!r}: {error}") from None
+        if offset < 0 or length not in (None, size) or offset + size > available:
+            raise self._wrong(f"{where} needs {size} bytes at {offset} of {file.name!r}, which has {available}")
         if size == 0:
             return lambda: np.empty(0, dtype)
         return lambda: _aligned(np.memmap(file, np.uint8, "r", offset, (size,)), dtype)

@@ -37,7 +37,10 @@ def shape_of(shape: Any, where: str) -> tuple[int, ...]:
 
 def declared_shape(shape: Any) -> tuple[int | None, ...] | None:
     """A shape as it is declared: unknown sizes are None, and so is an unknown rank."""
-    return None if shape.unknown_rank else tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)
+    if shape.unknown_rank:
+        return None
+    sizes = [dim.size for dim in shape.dim]
+    return tuple(sizes) if min(sizes, default=0) >= 0 else tuple([size if size >= 0 else None for size in sizes])
 
 
 def output_number(tensor: str) -> int:

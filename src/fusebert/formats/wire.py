@@ -5,7 +5,7 @@ the rest can be parsed in a moment and a weight is read only when somebody wants
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusebert.errors import FusebertError
@@ -19,6 +19,7 @@ _LARGEST = 512 << 20  # bytes of a message without its weights
 
 # For each message the fields to look into: another message's name, or CUT for bytes that may be large.
 Grammar = Mapping[str, Mapping[int, str]]
+Payload = bytes | memoryview
 
 
 @dataclass(frozen=True)
@@ -112,3 +113,38 @@ def _encoded(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def fill(message: bytes, grammar: Grammar, name: str, payloads: Sequence[Payload]) -> list[Payload]:
+    """The inverse of `cut`: a message whose cut-out places are filled again, in pieces to write one after another."""
+    return _filled(memoryview(message), 0, len(message), grammar, name, payloads)
+
+
+def _filled(
+    data: memoryview, at: int, end: int, grammar: Grammar, name: str, payloads: Sequence[Payload]
+) -> list[Payload]:
+    fields = grammar[name]
+    pieces: list[Payload] = []
+    kept = at
+    while at < end:
+        start = at
+        tag, at = varint(data, at, end)
+        number, kind = tag >> 3, tag & 7
+        if number == MAPPED:
+            index, at = varint(data, at, end)
+            place = next(field for field, inner in fields.items() if inner == CUT)
+            payload = payloads[index]
+            pieces += [data[kept:start], _encoded(place << 3 | 2), _encoded(len(payload)), payload]
+            kept = at
+        elif kind != 2:
+            at = _skip(data, at, end, kind)
+        else:
+            length, at = varint(data, at, end)
+            inner = fields.get(number)
+            if inner is not None and inner != CUT:
+                inside = _filled(data, at, at + length, grammar, inner, payloads)
+                pieces += [data[kept:start], _encoded(tag), _encoded(sum(map(len, inside))), *inside]
+                kept = at + length
+            at += length
+    pieces.append(data[kept:end])
+    return pieces

@@ -79,12 +79,13 @@ class Found:
 @dataclass(frozen=True)
 class Finding:
     """What was found in a graph: encoders, the nearest misses, and a row for every rule that did or did not apply.
-    `raised` is the graph in large words."""
+    `translated` is the graph in primitive words, `raised` in large ones."""
 
     encoders: tuple[Found, ...]
     misses: tuple[Miss, ...]
     rows: tuple[Row, ...]
     raised: Lifted
+    translated: Graph
 
 
 def find(graph: Graph) -> Finding:
@@ -126,7 +127,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
             encoders[key if found.function else (*key, ("output", found.output))] = found
     refused = [miss for miss in misses if miss.expected == "a mask"]
     nearest = refused if encoders else refused or _other_attention(raised.graph) or _nearest(misses)
-    return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised)
+    return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised, translated)
 
 
 def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:

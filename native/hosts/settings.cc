@@ -49,7 +49,7 @@ void set_ranges(const std::vector<float>& ranges, std::span<fb_layer> layers) {
 
 }  // namespace
 
-void apply(const Settings& settings, std::span<fb_layer> layers) {
+void configure(const Settings& settings, std::span<fb_layer> layers) {
   const int32_t product = find(kProducts, settings.precision, "precision");
   // Attention has no 8-bit form: beside 8-bit products it stays f32, unless bf16 is asked for.
   const bool bf16 = settings.precision == "bf16" || settings.precision == "int8-bf16";

@@ -20,6 +20,6 @@ struct Settings {
 };
 
 // Sets heads, activation, epsilons, scale and plan of every layer. Throws Invalid, naming the attribute.
-void apply(const Settings& settings, std::span<fb_layer> layers);
+void configure(const Settings& settings, std::span<fb_layer> layers);
 
 }  // namespace fusebert

@@ -1,0 +1,167 @@
+#include "ort_node.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "halves.h"
+
+namespace fusebert::ort {
+namespace {
+
+constexpr size_t kFirstWeight = 2;  // after rows and mask
+
+template <class T>
+std::vector<T> list(const OrtApi& api, const OrtKernelInfo* info, Slot<Status(Info, Text, T*, size_t*)> slot,
+                    const char* name) {
+  size_t size = 0;
+  if (!succeeds(api, call(api, slot, info, name, nullptr, &size)) || size == 0) return {};
+  std::vector<T> values(size);
+  check(api, call(api, slot, info, name, values.data(), &size));
+  return values;
+}
+
+}  // namespace
+
+void check(const OrtApi& api, Status status) {
+  if (!status) return;
+  const std::string message = call(api, kGetErrorMessage, status);
+  call(api, kReleaseStatus, status);
+  throw Invalid("%s", message.c_str());
+}
+
+bool succeeds(const OrtApi& api, Status status) {
+  if (status) call(api, kReleaseStatus, status);
+  return !status;
+}
+
+// There is no call that tells an attribute's kind, so each is tried. Lists of the wrong kind may come back empty.
+Attribute::Attribute(const OrtApi& api, const OrtKernelInfo* info, const char* name)
+    : name_(name),
+      ints_(list(api, info, kGetAttributeInts, name)),
+      floats_(list(api, info, kGetAttributeFloats, name)) {
+  int64_t whole;
+  float number;
+  size_t size = 0;
+  if (succeeds(api, call(api, kGetAttributeInt, info, name, &whole))) ints_ = {whole};
+  if (succeeds(api, call(api, kGetAttributeFloat, info, name, &number))) floats_ = {number};
+  if (!succeeds(api, call(api, kGetAttributeString, info, name, nullptr, &size)) || size == 0) return;
+  text_.resize(size);
+  check(api, call(api, kGetAttributeString, info, name, text_.data(), &size));
+  text_.pop_back();  // the zero at its end
+}
+
+std::vector<int64_t> Attribute::whole_numbers() const {
+  if (!floats_.empty() || !text_.empty()) throw Invalid("attribute %s holds whole numbers", name_);
+  return ints_;
+}
+
+std::vector<float> Attribute::numbers() const {
+  if (!text_.empty()) throw Invalid("attribute %s holds numbers", name_);
+  return floats_.empty() ? std::vector<float>(ints_.begin(), ints_.end()) : floats_;
+}
+
+int64_t Attribute::number(int64_t missing) const {
+  const auto values = whole_numbers();
+  if (values.size() > 1) throw Invalid("attribute %s is one number", name_);
+  return values.empty() ? missing : values[0];
+}
+
+std::string Attribute::word(const char* missing) const {
+  if (!ints_.empty() || !floats_.empty()) throw Invalid("attribute %s is a string", name_);
+  return text_.empty() ? missing : text_;
+}
+
+Tensor::Tensor(const OrtApi& api, const OrtValue* value) {
+  OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(api, call(api, kGetTensorTypeAndShape, value, &info));
+  size_t rank = 0;
+  Status failed = call(api, kGetTensorElementType, info, &type);
+  if (!failed) failed = call(api, kGetDimensionsCount, info, &rank);
+  shape.resize(rank);
+  if (!failed) failed = call(api, kGetDimensions, info, shape.data(), rank);
+  call(api, kReleaseTensorTypeAndShapeInfo, info);
+  check(api, failed);
+  void* bytes = nullptr;
+  check(api, call(api, kGetTensorMutableData, const_cast<OrtValue*>(value), &bytes));
+  data = bytes;
+}
+
+int64_t Tensor::elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+Weights::Weights(const OrtApi& api, const OrtKernelInfo* info, int64_t per_layer)
+    : api_(api), info_(info), per_layer_(static_cast<size_t>(per_layer)) {
+  if (per_layer != kPlainWeights && per_layer != kAllWeights)
+    throw Invalid("weights_per_layer is %lld or %lld, not %lld", static_cast<long long>(kPlainWeights),
+                  static_cast<long long>(kAllWeights), static_cast<long long>(per_layer));
+  size_t inputs = 0;
+  check(api, call(api, kKernelInputCount, info, &inputs));
+  const size_t count = inputs - std::min(inputs, kFirstWeight);
+  if (count == 0 || count % per_layer_) throw Invalid("%zu weights, but every layer has %zu", count, per_layer_);
+  layers.resize(count / per_layer_);
+  for (size_t i = 0; i < layers.size(); ++i) read_layer(i);
+}
+
+void Weights::read_layer(size_t number) {
+  layer_ = number, first_ = kFirstWeight + number * per_layer_;
+  fb_layer& layer = layers[number];
+  layer.query = linear(0, 0), layer.key = linear(2, 1), layer.value = linear(4, 2);
+  layer.attention_out = linear(6, 3), layer.ffn_in = linear(10, 4), layer.ffn_out = linear(12, 5);
+  layer.attention_norm = {vector(8, hidden()), vector(9, hidden()), 0};
+  layer.output_norm = {vector(14, hidden()), vector(15, hidden()), 0};
+}
+
+fb_linear Weights::linear(size_t place, size_t extra) {
+  const Tensor weight = tensor(place);
+  int32_t type = FB_F32;
+  switch (weight.type) {
+    case kFloat: break;
+    case kFloat16: type = FB_F16; break;
+    case kBfloat16: type = FB_BF16; break;
+    case kInt8: type = FB_S8, int8 = true; break;
+    default: throw Invalid("%s is not float32, float16, bfloat16 or int8", name(place).c_str());
+  }
+  if (weight.shape.size() != 2) throw Invalid("%s has %zu dimensions, not 2", name(place).c_str(), weight.shape.size());
+  const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
+  const bool extras = per_layer_ == kAllWeights;
+  const float* scales = extras ? vector(kPlainWeights + extra, outputs) : nullptr;
+  if (type == FB_S8 && !scales) throw Invalid("%s is int8 and has no scales", name(place).c_str());
+  return {{weight.data, outputs, inputs, inputs, 1, scales, type},
+          vector(place + 1, outputs),
+          extras ? vector(kPlainWeights + 6 + extra, inputs) : nullptr};
+}
+
+// Null where the tensor has no elements: missing.
+const float* Weights::vector(size_t place, int64_t size) {
+  const Tensor values = tensor(place);
+  const int64_t count = values.elements();
+  if (count == 0) return nullptr;
+  if (count != size)
+    throw Invalid("%s has %lld elements, not %lld", name(place).c_str(), static_cast<long long>(count),
+                  static_cast<long long>(size));
+  if (values.type == kFloat) return static_cast<const float*>(values.data);
+  if (values.type != kFloat16 && values.type != kBfloat16)
+    throw Invalid("%s is not float32, float16 or bfloat16", name(place).c_str());
+  const auto* halves = static_cast<const uint16_t*>(values.data);
+  auto& floats = converted_.emplace_back(std::make_unique<float[]>(static_cast<size_t>(count)));
+  std::transform(halves, halves + count, floats.get(), values.type == kFloat16 ? half_value : bf16_value);
+  return floats.get();
+}
+
+Tensor Weights::tensor(size_t place) const {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  check(api_, call(api_, kGetConstantInput, info_, first_ + place, &constant, &value));
+  if (!constant || !value)
+    throw Invalid("%s is not constant; weights are initializers that are not inputs of the graph", name(place).c_str());
+  return Tensor(api_, value);
+}
+
+std::string Weights::name(size_t place) const {
+  return "layer " + std::to_string(layer_) + " " + kWeights[place] + " (input " + std::to_string(first_ + place) + ")";
+}
+
+}  // namespace fusebert::ort

@@ -1,0 +1,289 @@
+// TensorFlow's way in: the ops Bert and BertHiddenStates, registered through the C API when the library is loaded.
+// docs/tensorflow-op.md describes them.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "batch.h"
+#include "error.h"
+#include "factors.h"
+#include "fusebert.h"
+#include "tf_api.h"
+#include "tf_batch.h"
+#include "tf_weights.h"
+
+namespace fusebert {
+namespace {
+
+struct StatusSet {};  // thrown where a call of TensorFlow has set the status itself
+
+class Status {
+ public:
+  Status() : status_(TF_NewStatus()) {}
+  ~Status() { TF_DeleteStatus(status_); }
+  Status(const Status&) = delete;
+  operator TF_Status*() const { return status_; }
+  bool good() const { return TF_GetCode(status_) == TF_OK; }
+  void expect() const {
+    if (!good()) throw StatusSet();
+  }
+
+  // Calls f; what it throws becomes the status.
+  template <class F>
+  void guard(const F& f) const {
+    try {
+      f();
+    } catch (const StatusSet&) {
+    } catch (const Invalid& e) {
+      TF_SetStatus(status_, TF_INVALID_ARGUMENT, e.what());
+    } catch (const FileError& e) {
+      TF_SetStatusFromIOError(status_, e.number, e.message.c_str());
+    } catch (const std::bad_alloc&) {
+      TF_SetStatus(status_, TF_RESOURCE_EXHAUSTED, "out of memory");
+    } catch (const std::exception& e) {
+      TF_SetStatus(status_, TF_INTERNAL, e.what());
+    }
+  }
+
+ private:
+  TF_Status* status_;
+};
+
+class Attributes {
+ public:
+  Attributes(TF_OpKernelConstruction* node, const Status& status) : node_(node), status_(status) {}
+
+  int64_t integer(const char* name) const { return get<int64_t>(name, TF_OpKernelConstruction_GetAttrInt64); }
+  float number(const char* name) const { return get<float>(name, TF_OpKernelConstruction_GetAttrFloat); }
+  bool flag(const char* name) const { return get<unsigned char>(name, TF_OpKernelConstruction_GetAttrBool) != 0; }
+  TF_DataType type(const char* name) const { return get<TF_DataType>(name, TF_OpKernelConstruction_GetAttrType); }
+  std::string text(const char* name) const {
+    std::string value(static_cast<size_t>(size(name).second), '\0');
+    TF_OpKernelConstruction_GetAttrString(node_, name, value.data(), value.size(), status_);
+    status_.expect();
+    return value;
+  }
+  std::vector<float> numbers(const char* name) const {
+    std::vector<float> values(static_cast<size_t>(size(name).first));
+    TF_OpKernelConstruction_GetAttrFloatList(node_, name, values.data(), static_cast<int>(values.size()), status_);
+    status_.expect();
+    return values;
+  }
+
+ private:
+  template <class Value>
+  Value get(const char* name, void (*read)(TF_OpKernelConstruction*, const char*, Value*, TF_Status*)) const {
+    Value value{};
+    read(node_, name, &value, status_);
+    status_.expect();
+    return value;
+  }
+  std::pair<int32_t, int32_t> size(const char* name) const {
+    int32_t list = 0, total = 0;
+    TF_OpKernelConstruction_GetAttrSize(node_, name, &list, &total, status_);
+    status_.expect();
+    return {std::max(list, 0), std::max(total, 0)};
+  }
+
+  TF_OpKernelConstruction* node_;
+  const Status& status_;
+};
+
+// One Bert node of a graph. It does not change but for its weights, so calls may overlap.
+class Kernel {
+ public:
+  Kernel(const Attributes& attributes, bool gives_states) : layers_(layers_of(attributes.integer("NumWeights"))) {
+    if (gives_states && attributes.integer("NumHiddenStates") != static_cast<int64_t>(layers_))
+      throw Invalid("NumHiddenStates must be the number of layers, %zu", layers_);
+    read_sizes(attributes);
+    read_precision(attributes);
+    rule_ = {attributes.flag("AdditiveMask"), attributes.number("MaskValue")};
+    if (!std::isfinite(rule_.value)) throw Invalid("MaskValue must be finite");
+    hidden_ = hidden_named(attributes.text("Padding")).value_or(Hidden::compute);
+    pool_ = shared_pool(static_cast<int32_t>(std::min<int64_t>(attributes.integer("NumThreads"), 1 << 20)));
+  }
+
+  void compute(TF_OpKernelContext* context, const Status& status) {
+    const Tensor embedded = input(context, 0, status), mask = input(context, 1, status);
+    const Extent extent = extent_of(embedded.get(), mask.get(), settings_.hidden, settings_.heads);
+    std::vector<Tensor> tensors;
+    for (size_t i = 0; i < layers_ * kTensorsPerLayer; ++i)
+      tensors.push_back(input(context, static_cast<int>(i) + 2, status));
+    const EncoderHandle encoder = weights_.encoder(std::move(tensors), settings_, pool_.get());
+    const NodeBatch batch(mask.get(), extent, settings_.heads, rule_, hidden_);
+
+    std::vector<Tensor> outputs;
+    std::vector<float*> data;
+    for (int i = 0; i < TF_NumOutputs(context); ++i) {
+      outputs.push_back(output_like(embedded.get(), context, i, status));
+      data.push_back(static_cast<float*>(TF_TensorData(outputs.back().get())));
+    }
+    fb_run run{};
+    run.size = sizeof run;
+    run.input = static_cast<const float*>(TF_TensorData(embedded.get()));
+    run.output = data[0];
+    run.hidden_states = data.data() + 1;
+    run.hidden_state_count = static_cast<int32_t>(data.size()) - 1;
+    run.pool = pool_.get();
+    Calibration::Watch watch(layers_);
+    if (calibration_) run.observer = watch.observer();
+    batch.run(encoder.get(), run, settings_.hidden);
+    if (calibration_) calibration_->add(watch);
+  }
+
+ private:
+  static size_t layers_of(int64_t weights) {
+    if (weights < 1 || weights % static_cast<int64_t>(kTensorsPerLayer))
+      throw Invalid("NumWeights is %lld, but a layer has %zu weights", static_cast<long long>(weights),
+                    kTensorsPerLayer);
+    return static_cast<size_t>(weights) / kTensorsPerLayer;
+  }
+
+  void read_sizes(const Attributes& attributes) {
+    const auto size = [&](const char* name) {
+      const int64_t value = attributes.integer(name);
+      if (value < 1 || value > INT32_MAX) throw Invalid("%s is %lld", name, static_cast<long long>(value));
+      return value;
+    };
+    settings_.hidden = size("HiddenSize"), settings_.heads = size("NumAttentionHeads");
+    settings_.inner = size("IntermediateSize");
+    if (settings_.hidden % settings_.heads)
+      throw Invalid("HiddenSize %lld cannot be shared by %lld heads", static_cast<long long>(settings_.hidden),
+                    static_cast<long long>(settings_.heads));
+    const float epsilon = attributes.number("LayerNormEpsilon"), scale = attributes.number("AttentionScale");
+    if (!(epsilon >= 0) || !std::isfinite(epsilon)) throw Invalid("LayerNormEpsilon is %g", epsilon);
+    if (!std::isfinite(scale)) throw Invalid("AttentionScale is %g", scale);
+    settings_.layers = {{settings_.heads}, attributes.text("HiddenAct"), {epsilon}, {scale}, "fp32", {}};
+  }
+
+  void read_precision(const Attributes& attributes) {
+    const bool int8 = attributes.type("QuantizableDataType") == TF_QINT8;
+    const bool bf16 = attributes.type("NonQuantizableDataType") == TF_BFLOAT16;
+    settings_.layers.precision = int8 ? (bf16 ? "int8-bf16" : "int8") : (bf16 ? "bf16" : "fp32");
+    const std::string path = attributes.text("QuantizationFactorsPath");
+    settings_.factors = attributes.numbers("QuantizationFactors");
+    if (attributes.flag("CalibrateQuantFactors")) {
+      if (int8 || bf16)
+        throw Invalid("calibration runs in floats: QuantizableDataType and NonQuantizableDataType must be float");
+      if (path.empty()) throw Invalid("calibration needs a QuantizationFactorsPath to write to");
+      calibration_ = Calibration::of(path, layers_);
+    }
+    if (!int8) {
+      settings_.factors.clear();  // kept in a graph that runs in floats for now
+    } else if (!settings_.factors.empty()) {
+      if (!path.empty()) throw Invalid("give QuantizationFactors or QuantizationFactorsPath, not both");
+      check_factors(settings_.factors, layers_, "QuantizationFactors");
+    } else if (!path.empty()) {
+      settings_.factors = read_factors(path, layers_);
+    }
+  }
+
+  static Tensor input(TF_OpKernelContext* context, int index, const Status& status) {
+    TF_Tensor* tensor = nullptr;
+    TF_GetInput(context, index, &tensor, status);
+    status.expect();
+    return Tensor(tensor);
+  }
+  static Tensor output_like(const TF_Tensor* tensor, TF_OpKernelContext* context, int index, const Status& status) {
+    int64_t sizes[3] = {};
+    for (int i = 0; i < TF_NumDims(tensor); ++i) sizes[i] = TF_Dim(tensor, i);
+    const auto bytes = static_cast<size_t>(TF_TensorElementCount(tensor)) * sizeof(float);
+    Tensor output(TF_AllocateOutput(context, index, TF_FLOAT, sizes, TF_NumDims(tensor), bytes, status));
+    status.expect();
+    return output;
+  }
+
+  size_t layers_;
+  NodeSettings settings_{};
+  MaskRule rule_{};
+  Hidden hidden_{};
+  PoolHandle pool_;
+  Weights weights_;
+  std::shared_ptr<Calibration> calibration_;
+};
+
+template <bool GivesStates>
+void* create(TF_OpKernelConstruction* node) {
+  const Status status;
+  Kernel* kernel = nullptr;
+  status.guard([&] { kernel = new Kernel(Attributes(node, status), GivesStates); });
+  if (!status.good()) TF_OpKernelConstruction_Failure(node, status);
+  return kernel;
+}
+void compute(void* kernel, TF_OpKernelContext* context) {
+  const Status status;
+  status.guard([&] { static_cast<Kernel*>(kernel)->compute(context, status); });
+  if (!status.good()) TF_OpKernelContext_Failure(context, status);
+}
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+// Outputs have the shape of the embeddings. Ranks are checked here, sizes when there are tensors.
+template <bool GivesStates>
+void infer(TF_ShapeInferenceContext* context, TF_Status* status) {
+  const auto make = [] {
+    return std::unique_ptr<TF_ShapeHandle, void (*)(TF_ShapeHandle*)>(TF_NewShapeHandle(), TF_DeleteShapeHandle);
+  };
+  const auto given = make(), at_least = make(), checked = make();
+  const auto good = [&] { return TF_GetCode(status) == TF_OK; };
+  const auto check_rank = [&](int input, int64_t lowest, int64_t highest) {
+    if (good()) TF_ShapeInferenceContextGetInput(context, input, given.get(), status);
+    if (good()) TF_ShapeInferenceContextWithRankAtLeast(context, given.get(), lowest, at_least.get(), status);
+    if (good()) TF_ShapeInferenceContextWithRankAtMost(context, at_least.get(), highest, checked.get(), status);
+  };
+  check_rank(1, 2, 4);
+  check_rank(0, 2, 3);
+  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(kTensorsPerLayer);
+  for (int i = 0; i <= (GivesStates ? layers : 0) && good(); ++i)
+    TF_ShapeInferenceContextSetOutput(context, i, checked.get(), status);
+}
+
+// The first eleven are those of the op that recipes and node definitions were made for; all later ones have defaults.
+constexpr const char* kAttributes[] = {
+    "MaskT: {int32, int64, float, bool}",
+    "QuantizableDataType: {float, qint8} = DT_FLOAT",
+    "NonQuantizableDataType: {float, bfloat16} = DT_FLOAT",
+    "NumWeights: int >= 16",
+    "HiddenSize: int >= 1 = 768",
+    "NumAttentionHeads: int >= 1 = 12",
+    "IntermediateSize: int >= 1 = 3072",
+    "MaxSequenceLength: int >= 1 = 128",
+    "HiddenAct: {'gelu_tanh', 'gelu_erf', 'gelu_quick', 'relu'} = 'gelu_tanh'",
+    "CalibrateQuantFactors: bool = false",
+    "QuantizationFactorsPath: string = ''",
+    "QuantizationFactors: list(float) = []",
+    "LayerNormEpsilon: float = 1e-12",
+    "AttentionScale: float = 0.0",
+    "AdditiveMask: bool = false",
+    "MaskValue: float = -10000.0",
+    "Padding: {'compute', 'first', 'skip'} = 'compute'",
+    "NumThreads: int >= 0 = 0",
+};
+
+template <bool GivesStates>
+bool register_op(const char* name) {
+  const Status status;
+  TF_OpDefinitionBuilder* const op = TF_NewOpDefinitionBuilder(name);
+  for (const char* attribute : kAttributes) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  TF_OpDefinitionBuilderAddInput(op, "embedded: float");
+  TF_OpDefinitionBuilderAddInput(op, "input_mask: MaskT");
+  TF_OpDefinitionBuilderAddInput(op, "weights: NumWeights * float");
+  TF_OpDefinitionBuilderAddOutput(op, "encoded: float");
+  if (GivesStates) {
+    TF_OpDefinitionBuilderAddAttr(op, "NumHiddenStates: int >= 1");
+    TF_OpDefinitionBuilderAddOutput(op, "hidden_states: NumHiddenStates * float");
+  }
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, infer<GivesStates>);
+  TF_RegisterOpDefinition(op, status);
+  if (status.good())
+    TF_RegisterKernelBuilder(name, TF_NewKernelBuilder(name, "CPU", create<GivesStates>, compute, destroy), status);
+  return status.good();  // if not, TensorFlow finds no such op and says so
+}
+
+[[maybe_unused]] const bool registered = register_op<false>("Bert") && register_op<true>("BertHiddenStates");
+
+}  // namespace
+}  // namespace fusebert

@@ -1,0 +1,116 @@
+"""Cut: where one operator would take an encoder's place in its graph: the tensors that go in and come out, and how they
+are laid out. Knows no file format; whoever writes files puts the operator there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusebert.errors import UnsupportedError
+from fusebert.graph import Graph
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group
+from fusebert.match.find import Finding, Found
+from fusebert.match.lift.lifting import Lifted
+
+
+@dataclass(frozen=True)
+class Cut:
+    """`rows` goes in and `outputs` come out: the last layer's and those of `taps`, which are layers by number. All are
+    `[batch, length, hidden]`, or `[batch * length, hidden]` where `flat`. `mask` is "" where there is none."""
+
+    found: Found
+    rows: str
+    flat: bool
+    mask: str
+    mask_kind: str  # "none", "rows", "lengths" or "additive"
+    outputs: tuple[str, ...]
+    taps: tuple[int, ...]
+    dtype: str  # of the rows
+
+
+def cut(finding: Finding, found: Found) -> Cut:
+    """Where an encoder can be cut out; raises UnsupportedError with the reason where it cannot."""
+    if found.inner_taps:
+        raise UnsupportedError(
+            f"{found.inner_taps[0]} is read by other nodes, but is inside a layer, which gives only its result"
+        )
+    tensors = _Tensors(finding.raised)
+    number = {match.output: i for i, match in enumerate(found.layers)}
+    outputs = (found.output, *found.taps)
+    flat = tensors.layout(found.output, found.output)
+    for tap in found.taps:
+        if tensors.layout(tap, tap) != flat:
+            raise UnsupportedError(f"{tap} is laid out in another way than {found.output}")
+    rows = tensors.seen(found.input, flat)
+    if rows is None:
+        raise UnsupportedError(f"no tensor has what goes into the encoder ({found.input}) as {_shape(flat)}")
+    mask, kind = tensors.mask(found)
+    if flat and kind != "rows":
+        raise UnsupportedError(f"{rows} does not say where sequences end, and there is no mask of (batch, length)")
+    taps = tuple(number[tap] for tap in found.taps)
+    return Cut(found, rows, flat, mask, kind, outputs, taps, element_types(finding.translated).get(rows, "float32"))
+
+
+def element_types(graph: Graph) -> dict[str, str]:
+    """The element type of every tensor, as far as words keep or name it."""
+    types = {name: weight.dtype for name, weight in graph.weights.items()}
+    types |= {name: declared.dtype for name, declared in graph.types.items()}
+    for node in graph.nodes:
+        kept = [types[name] for name in node.inputs if name in types]
+        made = str(node.attributes["to"]) if "to" in node.attributes else kept[0] if kept else "float32"
+        if node.word in ("gather", "add", "sub", "mul", "div", "where", "matmul", "einsum", "layer_norm"):
+            made = next((t for t in kept if "float" in t), made)
+        types |= dict.fromkeys(node.outputs, made)
+    return types
+
+
+def _shape(flat: bool) -> str:
+    return "(batch * length, hidden)" if flat else "(batch, length, hidden)"
+
+
+class _Tensors:
+    """The original's tensors by the value that each is a view of."""
+
+    def __init__(self, raised: Lifted) -> None:
+        self._raised = raised
+        self._maker = {name: node for node in raised.graph.nodes for name in node.outputs}
+        self._views: dict[str, list[tuple[str, tuple[Group, ...]]]] = {}
+        for tensor, view in raised.views.items():
+            if view.factor == 1 and tensor not in raised.graph.weights:
+                self._views.setdefault(view.value, []).append((tensor, ax.settled(view.dims)))
+
+    def layout(self, tensor: str, value: str) -> bool:
+        """Whether a tensor is flat; raises where it is laid out in neither way."""
+        dims = next((dims for name, dims in self._views.get(value, ()) if name == tensor), None)
+        flat = None if dims is None else _flat(dims, ax.settled(self._raised.dims[value]))
+        if flat is None:
+            raise UnsupportedError(f"{tensor} is laid out neither as {_shape(False)} nor as {_shape(True)}")
+        return flat
+
+    def seen(self, value: str, flat: bool) -> str | None:
+        """A tensor that shows a value in this layout."""
+        canonical = ax.settled(self._raised.dims[value])
+        fitting = [name for name, dims in self._views.get(value, ()) if _flat(dims, canonical) is flat]
+        return value if value in fitting else fitting[0] if fitting else None
+
+    def mask(self, found: Found) -> tuple[str, str]:
+        """The mask as it can be given: 0/1 rows or lengths of an input, or what is added to the scores."""
+        mask = found.mask
+        if mask.kind == "none":
+            return "", "none"
+        if mask.kind in ("rows", "lengths", "additive"):
+            return mask.tensor, mask.kind
+        added = mask.added
+        while (made := self._maker.get(added)) is not None and made.word == "arrange":
+            added = made.inputs[0]
+        fitting = [name for name, dims in self._views.get(added, ()) if len(dims) == 4]
+        if not fitting:
+            raise UnsupportedError(f"no tensor has what is added to the scores ({mask.added}) in four dimensions")
+        return fitting[0], "additive"
+
+
+def _flat(dims: tuple[Group, ...], canonical: tuple[Group, ...]) -> bool | None:
+    """Whether tokens are one dimension or two; None where it is something else."""
+    if not dims or dims[-1] != canonical[-1] or ax.flat(dims) != ax.flat(canonical):
+        return None
+    return {2: True, 3: False}.get(len(dims))

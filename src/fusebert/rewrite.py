@@ -1,0 +1,133 @@
+"""Rewrite: an ONNX file -> the same with every encoder as one fused operator, which ONNX Runtime runs through
+`fusebert.onnxruntime`. Embeddings, heads and whatever else is in the graph stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.encoder import LINEARS, Encoder, Layer
+from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx_write import NewNode, rewrite
+from fusebert.graph import Array
+from fusebert.match.assemble import assemble, read_encoder
+from fusebert.match.cut import Cut, cut
+from fusebert.match.find import Finding, Found, find
+from fusebert.match.readers import FIRST
+from fusebert.plan import make_plan
+from fusebert.quantize import convert_encoder, smooth
+from fusebert.read import read
+
+_DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
+_WITH_SCALES = 28  # tensors of a layer, if its weights are int8
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What was replaced, and what becomes of hidden positions in each place."""
+
+    finding: Finding
+    cuts: tuple[Cut, ...]
+    padding: tuple[str, ...]
+
+
+def rewrite_onnx(
+    source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None
+) -> Rewritten:
+    """Writes `source` to `out` with a fused operator for every encoder."""
+    finding = find(read(source))
+    if not finding.encoders:
+        raise UnsupportedError(f"{source}: no encoder was found: {'; '.join(map(str, finding.misses))}")
+    cuts = tuple(cut(finding, found) for found in finding.encoders)
+    chosen = tuple(choose_padding(found, padding) for found in finding.encoders)
+    groups: list[list[NewNode]] = []
+    weights: dict[str, Array] = {}
+    for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
+        encoder = packed_encoder(finding, place.found, precision, threads)
+        name = f"fused_encoder_{number}"
+        tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, precision.startswith("int8"))}
+        weights |= tensors
+        attributes = _attributes(encoder, place, precision, rows)
+        groups.append(_nodes(name, place, tuple(tensors), attributes))
+    rewrite(source, out, groups, weights, {_DOMAIN: _VERSION})
+    return Rewritten(finding, cuts, chosen)
+
+
+def _nodes(name: str, place: Cut, tensors: tuple[str, ...], attributes: dict[str, Any]) -> list[NewNode]:
+    """The fused node; with casts around it where the graph computes in halves."""
+    if place.dtype != "float16":
+        inputs = (place.rows, place.mask, *tensors)
+        return [NewNode(_OPERATION, _DOMAIN, inputs, place.outputs, attributes, name)]
+    rows, outputs = f"{name}.rows", tuple(f"{name}.{output}" for output in place.outputs)
+    return [
+        NewNode("Cast", "", (place.rows,), (rows,), {"to": 1}, f"{name}.to_float"),
+        NewNode(_OPERATION, _DOMAIN, (rows, place.mask, *tensors), outputs, attributes, name),
+        *(
+            NewNode("Cast", "", (made,), (output,), {"to": 10}, f"{made}.to_half")
+            for made, output in zip(outputs, place.outputs, strict=True)
+        ),
+    ]
+
+
+def choose_padding(found: Found, padding: str) -> str:
+    """What becomes of hidden positions: "auto" leaves them out where no answer depends on them."""
+    if padding != "auto":
+        return padding
+    if not found.may_skip:
+        return "compute"
+    return "first" if FIRST in found.readers else "skip"
+
+
+def packed_encoder(finding: Finding, found: Found, precision: str, threads: int | None) -> Encoder:
+    """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known."""
+    plan = make_plan(precision, len(found.layers))
+    encoder = read_encoder(finding.raised, found)
+    if plan.decoder == "s8" and len(finding.encoders) == 1:
+        with suppress(UnsupportedError):  # then products behind a LayerNorm are quantised as they are
+            encoder = smooth(assemble(finding).network, threads).encoder
+    return convert_encoder(encoder, plan)
+
+
+def _tensors(encoder: Encoder, scales: bool) -> Iterator[tuple[str, Array]]:
+    """The operator's constant inputs, layer by layer in its order; what is missing has no elements."""
+    for number, layer in enumerate(encoder.layers):
+        for name, array in _layer(layer):
+            yield f"layer.{number}.{name}", _given(array)
+        if scales:
+            for part in ("scales", "input_scales"):
+                for name in LINEARS:
+                    yield f"layer.{number}.{name}.{part}", _given(getattr(getattr(layer, name), part))
+
+
+def _given(array: Array | None) -> Array:
+    return np.empty(0, np.float32) if array is None else array
+
+
+def _layer(layer: Layer) -> Iterator[tuple[str, Array | None]]:
+    for name in ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm"):
+        part = getattr(layer, name)
+        first = "gain" if name.endswith("norm") else "weight"
+        yield f"{name}.{first}", getattr(part, first)
+        yield f"{name}.bias", part.bias
+
+
+def _attributes(encoder: Encoder, place: Cut, precision: str, padding: str) -> dict[str, Any]:
+    layers = encoder.layers
+    attributes: dict[str, Any] = {
+        "heads": [layer.heads for layer in layers],
+        "activation": layers[0].activation,
+        "epsilon": [float(e) for layer in layers for e in (layer.attention_norm.epsilon, layer.output_norm.epsilon)],
+        "scale": [float(layer.scale) for layer in layers],
+        "precision": precision,
+        "padding": padding,
+    }
+    if place.taps:
+        attributes["taps"] = list(place.taps)
+    if precision.startswith("int8"):
+        attributes["weights_per_layer"] = _WITH_SCALES
+    return attributes

@@ -1,0 +1,208 @@
+"""Fused: an encoder of transformers that runs as one operator, with the same class, parameters and names as before.
+
+It is the original with another class put in front of it, so that state_dict, saving, copying and isinstance see no
+difference; the original forward stays at hand for training and for whatever the operator does not compute."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
+
+from fusebert.encoder import Batch
+from fusebert.graph import Array
+from fusebert.plan import PRODUCTS
+from fusebert.quantize import random_ids
+from fusebert.torch.masks import masked_batch
+from fusebert.torch.operator import encode
+from fusebert.torch.packing import Recipe, packed_engine
+from fusebert.torch.settings import Settings
+from fusebert.torch.wiring import Wiring, layer_names
+
+_OTHER = ("head_mask", "encoder_hidden_states", "encoder_attention_mask", "past_key_values", "past_key_value")
+_WITHOUT_EFFECT = ("position_ids", "cache_position", "return_dict", "output_hidden_states", "num_items_in_batch")
+
+
+class State:
+    """What a fused encoder knows beside its parameters. `base` is the model around it, whose embeddings give a sample
+    of rows for int8; `hidden_rows` is what becomes of the rows that a mask hides."""
+
+    def __init__(self, settings: Settings, hidden_rows: str, config: Any, base: nn.Module | None) -> None:
+        self.settings, self.hidden_rows, self.config, self.base = settings, hidden_rows, config, base
+        self.sample: torch.Tensor | None = None
+        self.ranges: Array | None = None
+        self.warned: set[str] = set()
+        self.wiring: Wiring | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "wiring": None}
+
+
+class Fused(nn.Module):
+    """Stands before an encoder's own class."""
+
+    fusebert: State
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original, which also runs in training and where something else than encoding is asked for."""
+        if self.training:
+            return super().forward(*args, **kwargs)
+        named = dict(kwargs)
+        rows = args[0] if args else named.pop("hidden_states", None)
+        mask = args[1] if len(args) > 1 else named.pop("attention_mask", None)
+        rows, mask = named.pop("x", rows), named.pop("attn_mask", mask)
+        reason = self._reason_against(rows, mask, args[2:], named)
+        if reason:
+            self._warn(reason)
+            return super().forward(*args, **kwargs)
+        return self._answer(rows, self._run(rows, mask, self._wants("output_hidden_states", named)), named)
+
+    def get_quantization_factors(self) -> list[float]:
+        """The ranges that calibration saw so far, 8 numbers per layer."""
+        return [] if self.fusebert.ranges is None else [float(number) for number in self.fusebert.ranges.ravel()]
+
+    def _reason_against(self, rows: Any, mask: Any, more: tuple[Any, ...], named: dict[str, Any]) -> str:
+        if any(value is not None for value in more):
+            return "arguments after the mask are given by position"
+        if self._wants("output_attentions", named):
+            return "output_attentions is asked for"
+        for name, value in named.items():
+            if name in _WITHOUT_EFFECT or name == "output_attentions" or value is None or value is False:
+                continue
+            if name == "head_mask" and isinstance(value, (list, tuple)) and all(part is None for part in value):
+                continue
+            return f"{name} is given" if name in _OTHER else f"{name} is not known to fusebert"
+        if not isinstance(rows, torch.Tensor) or rows.dim() != 3 or rows.device.type != "cpu":
+            return "the embedded rows are not a CPU tensor of three dimensions"
+        if mask is not None and (not isinstance(mask, torch.Tensor) or mask.device.type != "cpu"):
+            return f"the attention mask is a {type(mask).__name__} or not on the CPU"
+        return "" if torch.compiler.is_compiling() else self._reason_inside()
+
+    def _reason_inside(self) -> str:
+        """Why the modules inside may not be passed over, if so."""
+        wiring = self.fusebert.wiring
+        if wiring is None or not wiring.intact():
+            wiring = self.fusebert.wiring = wire(self)
+        return "hooks listen to its layers" if wiring.foreign_hooks() else ""
+
+    def _wants(self, name: str, named: dict[str, Any]) -> Any:
+        value = named.get(name)
+        return value if value is not None else getattr(self.fusebert.config, name, False)
+
+    def _warn(self, reason: str) -> None:
+        if reason not in self.fusebert.warned and not torch.compiler.is_compiling():
+            self.fusebert.warned.add(reason)
+            warnings.warn(f"fusebert: {type(self).__name__} runs the original encoder: {reason}", stacklevel=4)
+
+    def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, states: Any) -> list[torch.Tensor]:
+        state = self.fusebert
+        wiring, settings = state.wiring, state.settings
+        assert wiring is not None  # made when the encoder was
+        weights = wiring.weights()
+        hidden_rows = "compute" if states and settings.padding == "auto" else state.hidden_rows
+        if settings.precision.startswith("int8") and not settings.ranges and state.sample is None:
+            state.sample = None if _symbolic(rows) else sample_rows(state.base)
+        if settings.calibrate and not _symbolic(rows):
+            self._observe(rows, mask, weights, wiring)
+        arguments = (
+            rows, mask, weights, state.sample, wiring.heads, wiring.activation, wiring.epsilon, settings.precision,
+            list(settings.ranges), hidden_rows, settings.threads, bool(states),
+        )  # fmt: skip
+        if torch.compiler.is_compiling():
+            with torch.no_grad():
+                return list(encode(*arguments))
+        return list(encode(*arguments))
+
+    def _answer(self, rows: torch.Tensor, outputs: list[torch.Tensor], named: dict[str, Any]) -> Any:
+        states = None
+        if self._wants("output_hidden_states", named):
+            states = (rows, *outputs)
+            self._tell_recorders(states)
+        if named.get("return_dict", self.returns_dict) or self.returns_dict is ...:
+            return self.output_type(last_hidden_state=outputs[-1], hidden_states=states)
+        return (outputs[-1],) if states is None else (outputs[-1], states)
+
+    def _tell_recorders(self, states: tuple[torch.Tensor, ...]) -> None:
+        """Since version 5, transformers records hidden states by hooks on the layers, which are not called here."""
+        wiring = self.fusebert.wiring
+        assert wiring is not None
+        for layer, before, after in zip(wiring.layers, states[:-1], states[1:], strict=True):
+            for hook in list(layer._forward_hooks.values()):
+                hook(layer, (before,), after)
+
+    def _observe(self, rows: Any, mask: Any, weights: list[torch.Tensor], wiring: Wiring) -> None:
+        ranges = self.fusebert.ranges
+        if ranges is None:
+            ranges = self.fusebert.ranges = np.zeros((len(wiring.heads), len(PRODUCTS), 2), np.float32)
+
+        def widen(layer: int, product: int, inputs: Array) -> None:
+            if inputs.size:
+                low, high = ranges[layer, product]
+                ranges[layer, product] = min(low, inputs.min()), max(high, inputs.max())
+
+        batch: Batch = masked_batch(mask, tuple(rows.shape[:2]), max(wiring.heads), "skip")
+        flat = rows.detach().float().reshape(-1, rows.shape[-1]).numpy()
+        engine = packed_engine(weights, Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon))
+        engine.run(np.ascontiguousarray(flat[batch.index]), batch, observer=widen)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return revive, (type(self).original,), self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.fusebert.wiring = wire(self)
+
+    original: type[nn.Module]
+    output_type: type[Any]
+    returns_dict: Any  # the original's default; ... where it has no choice
+
+
+@cache
+def fused_class(original: type[nn.Module]) -> type[Fused]:
+    """Fused before that class."""
+    choice = inspect.signature(original.forward).parameters.get("return_dict")
+    distilled = original.__name__ == "Transformer"
+    members = {
+        "original": original,
+        "output_type": BaseModelOutput if distilled else BaseModelOutputWithPastAndCrossAttentions,
+        "returns_dict": ... if choice is None else choice.default,
+        "__doc__": original.__doc__,
+    }
+    return type(f"Fused{original.__name__}", (Fused, original), members)
+
+
+def revive(original: type[nn.Module]) -> Fused:
+    """An empty fused encoder, for unpickling and copying."""
+    kind = fused_class(original)
+    return kind.__new__(kind)
+
+
+def wire(encoder: nn.Module) -> Wiring:
+    """The wiring of an encoder, fused or not."""
+    original = type(encoder).original if isinstance(encoder, Fused) else type(encoder)
+    return Wiring(encoder, layer_names(original))
+
+
+def sample_rows(base: Any) -> torch.Tensor | None:
+    """Rows of random ids, embedded by the model around an encoder: what int8 smoothing looks at."""
+    embeddings = getattr(base, "embeddings", None)
+    words = getattr(embeddings, "word_embeddings", None)
+    if embeddings is None or words is None or words.weight.device.type != "cpu":
+        return None
+    with torch.no_grad():
+        longest = embeddings.position_embeddings.num_embeddings - (words.padding_idx or 0) - 1
+        ids = torch.from_numpy(random_ids(words.num_embeddings, max(1, min(64, longest))))
+        rows = embeddings(input_ids=ids)
+        project = getattr(base, "embeddings_project", None)
+        rows = rows if project is None else project(rows)
+        return rows.float().contiguous()  # type: ignore[no-any-return]
+
+
+def _symbolic(rows: torch.Tensor) -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or type(rows) is not torch.Tensor

@@ -1,0 +1,82 @@
+"""fusebert::encode, the one operator: embedded rows, mask and weights in, rows out. Whatever runs torch operators can
+run it: eager, jit.trace, torch.compile, torch.export. Weights are inputs, so a saved graph has them with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fusebert.errors import FusebertError
+from fusebert.torch.masks import masked_batch
+from fusebert.torch.packing import PER_LAYER, Recipe, packed_engine, thread_pool
+
+_LIBRARY = torch.library.Library("fusebert", "DEF")
+_LIBRARY.define(
+    "encode(Tensor rows, Tensor? mask, Tensor[] weights, Tensor? sample, int[] heads, str activation, float epsilon, "
+    "str precision, float[] ranges, str padding, int threads, bool states) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_NO_GRADIENT = "fusebert is for inference only and has no gradient: call .eval() under torch.no_grad(), or .train()"
+
+
+def _encode(
+    rows: torch.Tensor,
+    mask: torch.Tensor | None,
+    weights: list[torch.Tensor],
+    sample: torch.Tensor | None,
+    heads: list[int],
+    activation: str,
+    epsilon: float,
+    precision: str,
+    ranges: list[float],
+    padding: str,
+    threads: int,
+    states: bool,
+) -> list[torch.Tensor]:
+    """The rows after the last layer, or after every layer if `states`; each `[sequences, length, hidden]`."""
+    engine = packed_engine(weights, Recipe(tuple(heads), activation, epsilon, precision, tuple(ranges)), sample)
+    if rows.dim() != 3:
+        raise FusebertError(f"rows have shape {tuple(rows.shape)}, but must be [sequences, length, hidden]")
+    given = rows.detach().float().contiguous()
+    sequences, length, hidden = given.shape
+    batch = masked_batch(mask, (sequences, length), max(heads), padding)
+    make = torch.empty if len(batch.index) == sequences * length else torch.zeros
+    outputs = [make(given.shape) for _ in range(len(heads) if states else 1)]
+    flat = [output.view(-1, hidden).numpy() for output in outputs]
+    engine.run_padded(given.view(-1, hidden).numpy(), flat[-1], batch, flat if states else [], thread_pool(threads))
+    return outputs if rows.dtype == torch.float32 else [output.to(rows.dtype) for output in outputs]
+
+
+def _encode_fake(rows: torch.Tensor, mask: Any, weights: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
+    states = rest[-1]
+    return [rows.new_empty(rows.shape) for _ in range(len(weights) // PER_LAYER if states else 1)]
+
+
+class _Refuse(torch.autograd.Function):
+    """The rows as they are, and an error for whoever asks for a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, source: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # noqa: ARG004
+        raise RuntimeError(_NO_GRADIENT)
+
+
+def _encode_autograd(*arguments: Any) -> list[torch.Tensor]:
+    with torch._C._AutoDispatchBelowAutograd():
+        outputs: list[torch.Tensor] = torch.ops.fusebert.encode.default(*arguments)
+    if torch.is_grad_enabled():
+        rows, weights = arguments[0], arguments[2]
+        source = next((tensor for tensor in (rows, *weights) if tensor.requires_grad), None)
+        if source is not None:
+            return [_Refuse.apply(output, source) for output in outputs]  # type: ignore[no-untyped-call]
+    return outputs
+
+
+_LIBRARY.impl("encode", _encode, "CPU")
+_LIBRARY.impl("encode", _encode_autograd, "Autograd")
+torch.library.register_fake("fusebert::encode", _encode_fake, lib=_LIBRARY)
+encode = torch.ops.fusebert.encode.default

@@ -1,0 +1,149 @@
+"""Packed weights of the operator: made at first use, made again when a parameter changed, dropped with the model.
+
+A graph hands the operator plain tensors, so the tensors themselves are the key: where they lie in memory and their
+versions, which every change in place raises. The originals are read where they are; the packed form is the only copy."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from fusebert.encoder import Encoder, Layer, Linear, Norm
+from fusebert.engine import EncoderEngine, cores, pool
+from fusebert.errors import FusebertError
+from fusebert.graph import Array
+from fusebert.plan import make_plan
+from fusebert.quantize import smooth_encoder
+
+PER_LAYER = 16  # tensors: weight and bias of query, key, value, attention_out, attention_norm, ffn_in, ffn_out, output_norm
+_MOST = 4  # packed forms of the same memory: a module, what was traced from it, and so on
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the weights are used."""
+
+    heads: tuple[int, ...]
+    activation: str
+    epsilon: float
+    precision: str = "fp32"
+    ranges: tuple[float, ...] = ()
+
+
+class _Packed:
+    """An engine with what must still hold for it to be the right one."""
+
+    def __init__(self, engine: EncoderEngine, weights: Sequence[torch.Tensor], places: Any, versions: Any) -> None:
+        self.engine, self.places, self.versions, self.first = engine, places, versions, id(weights[0])
+        # Kept, so that no other tensor can come to lie in the same place unseen. The first one's memory is not: with it
+        # the entry goes.
+        first = weights[0].untyped_storage().data_ptr()
+        self.kept = [s for s in (w.untyped_storage() for w in weights) if s.data_ptr() != first]
+
+
+_cache: dict[tuple[int, Recipe], list[_Packed]] = {}
+_lock = threading.RLock()
+_version = attrgetter("_version")
+
+
+def packed_engine(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None = None) -> EncoderEngine:
+    """The engine for these weights; `sample` is embedded rows `[sequences, length, hidden]` to smooth int8 with."""
+    places = tuple(map(torch.Tensor.data_ptr, weights))
+    versions = _versions(weights)
+    key = (places[0] if places else 0, recipe)
+    for packed in _cache.get(key, ()):
+        if packed.versions == versions and packed.places == places:
+            return packed.engine
+    with _lock:
+        entries = _cache.setdefault(key, [])
+        for packed in entries:
+            if packed.versions == versions and packed.places == places:
+                return packed.engine
+        entries[:] = [packed for packed in entries if packed.first != id(weights[0])][-_MOST + 1 :]
+        made = _Packed(_pack(weights, recipe, sample), weights, places, versions)
+        if not entries:
+            weakref.finalize(weights[0].untyped_storage(), _cache.pop, key, None).atexit = False
+        entries.append(made)
+        return made.engine
+
+
+def packed_bytes() -> int:
+    """Memory of all packed weights that are alive."""
+    return sum(packed.engine.bytes for entries in list(_cache.values()) for packed in entries)
+
+
+def thread_pool(threads: int) -> Any:
+    """The pool of that many threads; of 0, as many as torch uses and this process may."""
+    return _pool(threads or max(1, min(torch.get_num_threads(), _cores())), os.getpid())
+
+
+@cache
+def _pool(threads: int, _process: int) -> Any:
+    return pool(threads)
+
+
+@cache
+def _cores() -> int:
+    return cores()
+
+
+def _versions(weights: list[torch.Tensor]) -> tuple[int, ...]:
+    try:
+        return tuple(map(_version, weights))
+    except RuntimeError:  # a tensor that was made under inference_mode counts no changes
+        return tuple(0 if w.is_inference() else w._version for w in weights)
+
+
+def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> EncoderEngine:
+    encoder = encoder_of(weights, recipe)
+    plan = make_plan(recipe.precision, len(encoder.layers), recipe.ranges or None)
+    threads = thread_pool(0)
+    if plan.decoder == "s8" and not recipe.ranges:
+        fp32 = EncoderEngine(encoder, make_plan("fp32", len(encoder.layers)), threads)
+        encoder = smooth_encoder(encoder, fp32, _sample_rows(sample, encoder.hidden))
+    return EncoderEngine(encoder, plan, threads)
+
+
+def _sample_rows(sample: torch.Tensor | None, hidden: int) -> Array:
+    if sample is None or sample.shape[-1] != hidden:
+        return np.random.default_rng(0).standard_normal((4, 64, hidden)).astype(np.float32)
+    return sample.detach().float().contiguous().numpy()
+
+
+def encoder_of(weights: Sequence[torch.Tensor], recipe: Recipe) -> Encoder:
+    """The value that 16 tensors per layer stand for, sharing their memory."""
+    if not weights or len(weights) != PER_LAYER * len(recipe.heads):
+        raise FusebertError(f"{len(weights)} weights, but {len(recipe.heads)} layers need {PER_LAYER} each")
+    arrays = list(map(_array, weights))  # number 7 is the bias of attention_out
+    return Encoder(len(arrays[7]), tuple(
+        _layer(arrays[i * PER_LAYER : (i + 1) * PER_LAYER], heads, recipe) for i, heads in enumerate(recipe.heads)
+    ))  # fmt: skip
+
+
+def _layer(arrays: list[Array], heads: int, recipe: Recipe) -> Layer:
+    query, key, value, attention_out, attention_norm, ffn_in, ffn_out, output_norm = zip(
+        arrays[::2], arrays[1::2], strict=True
+    )
+    return Layer(
+        Linear(*query), Linear(*key), Linear(*value), Linear(*attention_out), Norm(*attention_norm, recipe.epsilon),
+        Linear(*ffn_in), Linear(*ffn_out), Norm(*output_norm, recipe.epsilon), heads, recipe.activation,
+        scale=float((len(query[0]) // heads) ** -0.5),
+    )  # fmt: skip
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    array: Array = tensor.numpy()
+    return array

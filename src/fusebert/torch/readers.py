@@ -1,0 +1,42 @@
+"""Who reads the encoder's rows -> what is to become of those that the mask hides (`padding="auto"`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from transformers import PreTrainedModel
+
+# Ends of class names whose answers depend on a hidden row only at that row, or on the first one.
+_READ_NO_OTHER = (
+    "ForSequenceClassification", "ForTokenClassification", "ForMaskedLM", "ForPreTraining", "ForNextSentencePrediction",
+    "ForMultipleChoice",
+)  # fmt: skip
+_UNLESS = ("ElectraForMultipleChoice",)  # its summary may be a mean
+_AFTER_POOLING = ("Normalize", "Dense", "Dropout", "LayerNorm")
+
+
+def hidden_rows(padding: str, above: Sequence[nn.Module]) -> str:
+    """"skip", "first" or "compute", by the modules that contain the encoder, outermost first."""
+    if padding != "auto":
+        return padding
+    if any(_pools_masked(module) for module in above):
+        return "first"
+    models = [type(module) for module in above if isinstance(module, PreTrainedModel)]
+    return "first" if models and _reads_no_other(models[0]) else "compute"
+
+
+def _reads_no_other(kind: type[nn.Module]) -> bool:
+    known = kind.__module__.startswith("transformers.models.") and kind.__name__ not in _UNLESS
+    return known and kind.__name__.endswith(_READ_NO_OTHER)
+
+
+def _pools_masked(module: nn.Module) -> bool:
+    """Whether it is a SentenceTransformer whose pooling, which heeds the mask, alone reads the rows."""
+    if type(module).__name__ != "SentenceTransformer" or not type(module).__module__.startswith("sentence_transformers"):
+        return False
+    _, *rest = module.children()
+    names = [type(step).__name__ for step in rest]
+    own = all(type(step).__module__.startswith("sentence_transformers.") for step in rest)
+    pooled = all(getattr(step, "module_input_name", "sentence_embedding") == "sentence_embedding" for step in rest[1:])
+    return own and pooled and names[:1] == ["Pooling"] and set(names[1:]) <= set(_AFTER_POOLING)
