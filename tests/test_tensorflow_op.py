@@ -379,13 +379,12 @@ def test_defect_6_variables_that_change_are_noticed():
     for variable, array in zip(variables, weights(after), strict=True):
         variable.assign(array)
     assert np.array_equal(call(x), expected(x, mask, after))
-    one = after.layers[1]
-    for _ in range(3):  # one number, in place if TensorFlow may
-        variables[-1].scatter_nd_add([[5]], [1.0])
-        bias = one.output_norm.bias.copy()
-        bias[5] += 1
-        one = replace(one, output_norm=replace(one.output_norm, bias=bias))
-        assert np.array_equal(call(x), expected(x, mask, Encoder(HIDDEN, (after.layers[0], one))))
+    weight = after.layers[1].ffn_in.weight.copy()
+    for _ in range(3):  # a single number, in place if TensorFlow may
+        variables[26].scatter_nd_add([[3, 7]], [1.0])
+        weight[7, 3] += 1
+        changed = replace(after.layers[1], ffn_in=replace(after.layers[1].ffn_in, weight=weight))
+        assert np.array_equal(call(x), expected(x, mask, Encoder(HIDDEN, (after.layers[0], changed))))
 
 
 def test_defect_6_reference_variables_that_are_written_in_place_are_noticed():

@@ -18,7 +18,7 @@ struct OrtTensorTypeAndShapeInfo;
 struct OrtShapeInferContext;
 
 struct OrtApi {
-  void (*slots[1])();
+  void (*slots[250])();  // there are more, but these are what is used here
 };
 struct OrtApiBase {
   const OrtApi* (*GetApi)(uint32_t version);  // NULL where the runtime is older

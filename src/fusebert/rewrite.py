@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ import numpy as np
 from fusebert.encoder import LINEARS, Encoder, Layer
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx_write import NewNode, rewrite
-from fusebert.graph import Array
+from fusebert.graph import Array, Graph
 from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.cut import Cut, cut
+from fusebert.match.cut import Cut, cut, embedded
 from fusebert.match.find import Finding, Found, find
 from fusebert.match.readers import FIRST
 from fusebert.plan import make_plan
 from fusebert.quantize import convert_encoder, smooth
 from fusebert.read import read
+from fusebert.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
@@ -40,10 +41,7 @@ def rewrite_onnx(
     source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None
 ) -> Rewritten:
     """Writes `source` to `out` with a fused operator for every encoder."""
-    finding = find(read(source))
-    if not finding.encoders:
-        raise UnsupportedError(f"{source}: no encoder was found: {'; '.join(map(str, finding.misses))}")
-    cuts = tuple(cut(finding, found) for found in finding.encoders)
+    finding, cuts = _find(source, read(source))
     chosen = tuple(choose_padding(found, padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
@@ -53,25 +51,73 @@ def rewrite_onnx(
         tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, precision.startswith("int8"))}
         weights |= tensors
         attributes = _attributes(encoder, place, precision, rows)
-        groups.append(_nodes(name, place, tuple(tensors), attributes))
+        inner, before, after = _in_floats(name, place)
+        inputs = (inner.rows, inner.mask, *tensors)
+        fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)
+        groups.append([*before, fused, *after])
     rewrite(source, out, groups, weights, {_DOMAIN: _VERSION})
     return Rewritten(finding, cuts, chosen)
 
 
-def _nodes(name: str, place: Cut, tensors: tuple[str, ...], attributes: dict[str, Any]) -> list[NewNode]:
-    """The fused node; with casts around it where the graph computes in halves."""
+def rewrite_stock(source: Path, out: Path, precision: str = "fp32", fast_gelu: bool = False) -> Rewritten:
+    """Writes `source` to `out` with ONNX Runtime's own fused kernels for every encoder, and for the embeddings where
+    they are what its kernel computes."""
+    if precision not in ("fp32", "int8"):
+        raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {precision}")
+    graph = read(source)
+    finding, cuts = _find(source, graph)
+    groups: list[list[NewNode]] = []
+    weights: dict[str, Array] = {}
+    for number, place in enumerate(cuts):
+        stock = Stock(f"stock_encoder_{number}", graph.facts["opsets"]["ai.onnx"], precision == "int8", fast_gelu)
+        inner, before, after = _in_floats(stock.name, place)
+        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), multi_head=False)
+        groups.append([*before, *stock.nodes, *after])
+        weights |= stock.weights
+    with suppress(UnsupportedError):  # then the embeddings stay as they are
+        if any(place.dtype == "float16" for place in cuts):
+            raise UnsupportedError("the stock kernel for embeddings makes floats")
+        stock = Stock("stock_embeddings", graph.facts["opsets"]["ai.onnx"])
+        _stock_embeddings(stock, finding)
+        groups.append(stock.nodes)
+        weights |= stock.weights
+    rewrite(source, out, groups, weights, {MICROSOFT: 1})
+    return Rewritten(finding, cuts, ("compute",) * len(cuts))
+
+
+def _stock_embeddings(stock: Stock, finding: Finding) -> None:
+    whole = assemble(finding)
+    output = embedded(finding, finding.encoders[0])
+    if output is None:
+        raise UnsupportedError("no tensor has what the embeddings make")
+    types = finding.translated.types
+    inputs = {role: (name, types[name].dtype) for role, name in whole.inputs.items() if role != "mask"}
+    positions = ""
+    if whole.positions:
+        if whole.positions not in finding.raised.views or " " in whole.positions:
+            raise UnsupportedError("positions are not a tensor of the graph")
+        positions = stock.say("Cast", whole.positions, domain="", to=6)
+    stock_embeddings(stock, whole.network.embeddings, inputs, positions, output)
+
+
+def _find(source: Path, graph: Graph) -> tuple[Finding, tuple[Cut, ...]]:
+    finding = find(graph)
+    if not finding.encoders:
+        raise UnsupportedError(f"{source}: no encoder was found: {'; '.join(map(str, finding.misses))}")
+    return finding, tuple(cut(finding, found) for found in finding.encoders)
+
+
+def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]]:
+    """The same place with float32 rows, and the casts before and after, where the graph computes in halves."""
     if place.dtype != "float16":
-        inputs = (place.rows, place.mask, *tensors)
-        return [NewNode(_OPERATION, _DOMAIN, inputs, place.outputs, attributes, name)]
+        return place, [], []
     rows, outputs = f"{name}.rows", tuple(f"{name}.{output}" for output in place.outputs)
-    return [
-        NewNode("Cast", "", (place.rows,), (rows,), {"to": 1}, f"{name}.to_float"),
-        NewNode(_OPERATION, _DOMAIN, (rows, place.mask, *tensors), outputs, attributes, name),
-        *(
-            NewNode("Cast", "", (made,), (output,), {"to": 10}, f"{made}.to_half")
-            for made, output in zip(outputs, place.outputs, strict=True)
-        ),
+    before = [NewNode("Cast", "", (place.rows,), (rows,), {"to": 1}, f"{name}.to_float")]
+    after = [
+        NewNode("Cast", "", (made,), (output,), {"to": 10}, f"{made}.to_half")
+        for made, output in zip(outputs, place.outputs, strict=True)
     ]
+    return replace(place, rows=rows, outputs=outputs), before, after
 
 
 def choose_padding(found: Found, padding: str) -> str:

@@ -9,20 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "fusebert.h"
 
 namespace {
-
-int checks = 0, failures = 0;
-std::string where;
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    ++checks;                                                                        \
-    if (!(condition)) {                                                              \
-      ++failures;                                                                    \
-      std::printf("%s:%d [%s] %s\n", __FILE__, __LINE__, where.c_str(), #condition); \
-    }                                                                                \
-  } while (0)
 
 using Floats = std::vector<float>;
 std::mt19937 random_bits(7);
@@ -602,6 +592,5 @@ int main(int count, char** names) {
   }
   where = "any";
   test_forced_isa();
-  std::printf("%d checks, %d failed\n", checks, failures);
-  return failures != 0;
+  return verdict();
 }

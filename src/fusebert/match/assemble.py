@@ -23,6 +23,7 @@ class Assembled:
 
     network: Network
     inputs: Mapping[str, str]
+    positions: str  # the tensor that has them, where they do not count from 0
     outputs: Mapping[str, int]
     encoder_output: str
     counts_positions: bool  # the mask only says how many positions are seen
@@ -45,6 +46,7 @@ def assemble(finding: Finding) -> Assembled:
     found = finding.encoders[0]
     pieces = Pieces(finding.raised, found)
     embeddings, inputs = read_embeddings(pieces)
+    positions = inputs.pop("positions", "")
     gives = read_head(pieces, len(embeddings.word))
     left_out = list(gives.left_out)
     if found.mask.kind == "ids":
@@ -65,4 +67,4 @@ def assemble(finding: Finding) -> Assembled:
         labels=tuple(f"LABEL_{i}" for i in range(labels)),
         problem="regression" if gives.head.kind == "sequence" and labels == 1 else "single_label",
     )
-    return Assembled(network, inputs, gives.outputs, found.output, counts, tuple(left_out))
+    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(left_out))

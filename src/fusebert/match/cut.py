@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Graph
+from fusebert.graph import Graph, TensorType
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
 from fusebert.match.find import Finding, Found
@@ -23,6 +23,7 @@ class Cut:
     flat: bool
     mask: str
     mask_kind: str  # "none", "rows", "lengths" or "additive"
+    mask_type: TensorType | None
     outputs: tuple[str, ...]
     taps: tuple[int, ...]
     dtype: str  # of the rows
@@ -48,7 +49,13 @@ def cut(finding: Finding, found: Found) -> Cut:
     if flat and kind != "rows":
         raise UnsupportedError(f"{rows} does not say where sequences end, and there is no mask of (batch, length)")
     taps = tuple(number[tap] for tap in found.taps)
-    return Cut(found, rows, flat, mask, kind, outputs, taps, element_types(finding.translated).get(rows, "float32"))
+    dtype = element_types(finding.translated).get(rows, "float32")
+    return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype)
+
+
+def embedded(finding: Finding, found: Found) -> str | None:
+    """The tensor `[batch, length, hidden]` that the embeddings make, if there is one."""
+    return _Tensors(finding.raised).seen(found.input, flat=False)
 
 
 def element_types(graph: Graph) -> dict[str, str]:

@@ -14,7 +14,8 @@ from fusebert.network import Embeddings, positions
 
 
 def read_embeddings(pieces: Pieces) -> tuple[Embeddings, dict[str, str]]:
-    """The embeddings that an encoder reads, and the inputs they are looked up by (ids, types)."""
+    """The embeddings that an encoder reads, and the tensors they are looked up by: the inputs ids and types, and
+    positions where they do not count from 0."""
     return _Reading(pieces).read()
 
 
@@ -33,13 +34,14 @@ class _Reading:
         tables: list[tuple[str, Array]] = []  # read by an input
         position: Array | None = None
         padding_id: int | None = None
+        counted = ""
         always: list[Array] = []
         for term in self._terms(norm.inputs[0]):
             role, array, padding = self._term(term)
             if role == "position":
                 if position is not None:
                     raise self._stuck(term, "one table of positions, not two")
-                position, padding_id = array, padding
+                position, padding_id, counted = array, padding, term
             elif role == "always":
                 always.append(array)
             else:
@@ -58,6 +60,8 @@ class _Reading:
             project=None if project is None else self._pieces.linear(project),
             padding_id=padding_id,
         )
+        if padding_id is not None and (node := self._pieces.made(counted, "embed")) is not None:
+            inputs["positions"] = node.inputs[1]
         return made, inputs
 
     def _stuck(self, tensor: str, wanted: str) -> UnsupportedError:

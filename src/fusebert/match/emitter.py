@@ -4,6 +4,7 @@ A rule is a function `rule(e, *inputs, **attributes)` that gives the tensors whi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -11,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.graph import Graph, Node, Weight
+from fusebert.graph import Array, Graph, Node, Weight
 from fusebert.match.inline import output_number
 from fusebert.primitives import MEANING
 
 Rule = Callable[..., str | tuple[str, ...]]
 
-_TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and", "or", "xor", "invert"}
-_TRUTHS |= {"isnan", "isinf"}
+TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and", "or", "xor", "invert"}
+TRUTHS |= {"isnan", "isinf"}
 _WHOLES = {"shape", "size", "argmax", "argmin", "nonzero"}
 _TYPED_BY = {"where": 1, "fill": 1, "dequantize": 1, "key_mask": 1, "one_hot": 2}  # by which input; else the first
+_QUIET = {"identity", "cast", "reshape", "squeeze", "unsqueeze", "shape", "transpose"}
 _UNTYPED = {"quantize", "dynamic_quantize", "matmul_integer", "mask_index"}
 
 
@@ -75,10 +77,17 @@ class Emitter:
 
     def numbers(self, tensor: str) -> tuple[int, ...]:
         """The whole numbers in a small constant."""
-        weight = self.weights.get(tensor)
-        if weight is None or int(np.prod(weight.shape)) > 64:
+        return tuple(int(n) for n in np.ravel(self._constant(tensor)))
+
+    def _constant(self, tensor: str, deepest: int = 8) -> Array:
+        """A small constant, also where words that change little were said about it."""
+        weight, node = self.weights.get(tensor), self._made.get(tensor)
+        if weight is not None and math.prod(weight.shape) <= 64:
+            return weight.read()
+        if weight is not None or node is None or node.word not in _QUIET or not deepest:
             raise NotCoveredError(f"{tensor} is not a small constant")
-        return tuple(int(n) for n in np.ravel(weight.read()))
+        inputs = [self._constant(name, deepest - 1) for name in node.inputs]
+        return np.asarray(MEANING[node.word](*inputs, **node.attributes))
 
     def sizes(self, tensor: str) -> tuple[int | str | None, ...] | None:
         """What the file says about a tensor's shape."""
@@ -102,7 +111,7 @@ class Emitter:
             node = self._made.get(tensor)
             if node is None or not node.inputs or node.word in _UNTYPED:
                 return ""
-            if node.word in _TRUTHS:
+            if node.word in TRUTHS:
                 return "bool"
             if node.word == "cast" or node.word in _WHOLES:
                 return str(node.attributes.get("to", "int64"))

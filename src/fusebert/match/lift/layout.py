@@ -6,6 +6,7 @@ import numpy as np
 
 from fusebert.graph import Node
 from fusebert.match import axes as ax
+from fusebert.match.emitter import TRUTHS
 from fusebert.match.lift.elementwise import elementwise
 from fusebert.match.lift.lifting import Lifting
 
@@ -16,7 +17,12 @@ def identity(lifting: Lifting, node: Node) -> bool:
 
 
 def cast(lifting: Lifting, node: Node) -> bool:
-    if "float" in str(node.attributes.get("to")) and node.inputs[0] not in lifting.arrays:
+    to, known = str(node.attributes.get("to")), lifting.arrays.get(node.inputs[0])
+    if "float" in to and (known is None or "float" in known[0].dtype.name):
+        return identity(lifting, node)
+    view = lifting.view(node.inputs[0])
+    made = lifting.maker.get(view.value) if view else None
+    if to == ("bool" if made is not None and made.word in TRUTHS else known[0].dtype.name if known else ""):
         return identity(lifting, node)
     return elementwise(lifting, node)
 

@@ -1,0 +1,433 @@
+"""Runners: anything that answers a padded batch, behind one face. `open_runner` makes one of a path, told by content:
+ONNX Runtime runs ONNX files, TensorFlow its own, transformers checkpoints; fusebert artifacts, and all in a precision.
+
+Frameworks are imported by the runner that needs them; one that is missing is an error that says what to install."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fusebert import artifact
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.files import map_file, read_json
+from fusebert.formats import huggingface, onnx, tensorflow
+from fusebert.graph import Array, Graph
+from fusebert.match.words_tensorflow import EFFECTS
+from fusebert.model import Model, load
+from fusebert.read import read
+from fusebert.roles import Input, Roles, find_roles
+
+LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended, all
+_FUSED_OPS = {"Bert", "BertHiddenStates"}
+
+Told = Mapping[str, str | None]
+Feeds = Mapping[str, Array]
+
+
+class Runner(Protocol):
+    """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
+    its inputs, and what they take; `framework` runs it."""
+
+    name: str
+    framework: str
+    roles: Roles
+    outputs: tuple[str, ...]
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """Its inputs by role: ids, and perhaps mask and types."""
+        return self.roles.inputs
+
+    def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
+        """The arrays that it is fed, in its own order, by its own names and types."""
+        given = {"ids": ids, "mask": mask, "types": types}
+        return {one.name: _as_declared(given[role], one) for role, one in self.inputs.items()}
+
+    def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
+        """The inputs as `answer` takes them."""
+        return self.feeds(ids, mask, types)
+
+    def answer(self, prepared: Any) -> dict[str, Array]:
+        """Runs prepared inputs; the answers by name."""
+        ...
+
+    def run(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
+        """Runs a batch; inputs that it does not have are left away."""
+        try:
+            return self.answer(self.prepare(ids, mask, types))
+        except FusebertError as error:
+            raise type(error)(f"{self.name}: {error}") from error
+        except Exception as error:  # frameworks have families of their own, not all of them public
+            raise FusebertError(f"{self.name} fails on {ids.shape[0]} x {ids.shape[1]} ids: {_first(error)}") from error
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+def open_runner(
+    path: str | Path,
+    precision: str | None = None,
+    threads: int | None = None,
+    level: int = 99,
+    traced: bool = False,
+    told: Told | None = None,
+) -> Runner:
+    """A runner of a model by its own framework; by fusebert, if a precision is given or the model is an artifact.
+
+    threads: as many as this process may use, or the framework's own choice, unless given.
+    level: ONNX Runtime's optimisation, one of LEVELS.
+    traced: a checkpoint is traced and frozen by torch.
+    told: names of inputs by role (ids, mask, types), which are found otherwise."""
+    path = Path(path)
+    if precision is not None or (path.is_dir() and artifact.is_artifact(path)):
+        return Fusebert(load(path, precision, threads), str(path))
+    if path.is_dir() and tensorflow.is_saved_model(path):
+        return TensorFlow(path, threads, told)
+    if path.is_dir() and huggingface.is_checkpoint(path):
+        return Torch(path, threads, traced)
+    if path.is_file():
+        data = map_file(path)
+        if onnx.looks_like(data):
+            return OnnxRuntime(path, threads, level, told)
+        if tensorflow.looks_like(data):
+            return TensorFlow(path, threads, told)
+    raise FusebertError(
+        f"{path} is no model: there is no ONNX file, no frozen TensorFlow graph, and no folder with saved_model.pb, "
+        "config.json (a Hugging Face checkpoint) or fusebert.json (an artifact)"
+    )
+
+
+class Fusebert(Runner):
+    """A model of ours."""
+
+    framework = "fusebert"
+
+    def __init__(self, model: Model, name: str = "model") -> None:
+        embeddings = model.network.embeddings
+        names = {"ids": "input_ids", "mask": "attention_mask"}
+        if embeddings.kind is not None and len(embeddings.kind) > 1:
+            names["types"] = "token_type_ids"
+        self.name = f"{name} by fusebert in {model.plan.precision}"
+        self.outputs = _outputs_of(model)
+        self.roles = Roles(
+            {role: Input(given, "int64", (None, None)) for role, given in names.items()},
+            vocabulary=len(embeddings.word),
+            kinds=None if embeddings.kind is None else len(embeddings.kind),
+            longest=embeddings.longest,
+            padding_id=embeddings.padding_id,
+            precision=model.plan.precision,
+        )
+        self._model: Model | None = model
+
+    def answer(self, prepared: Feeds) -> dict[str, Array]:
+        assert self._model is not None  # not closed
+        return self._model.run(*prepared.values())
+
+    def close(self) -> None:
+        self._model = None
+
+
+class OnnxRuntime(Runner):
+    """An ONNX file, by ONNX Runtime on the CPU; one with our operator gets our library."""
+
+    framework = "onnxruntime"
+
+    def __init__(self, path: Path, threads: int | None = None, level: int = 99, told: Told | None = None) -> None:
+        ort = _import("onnxruntime", path)
+        if level not in LEVELS:
+            raise FusebertError(f"optimisation level {level} is unknown; use one of {', '.join(map(str, LEVELS))}")
+        levels = ort.GraphOptimizationLevel
+        options = ort.SessionOptions()
+        options.graph_optimization_level = dict(
+            zip(LEVELS, (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED,
+                         levels.ORT_ENABLE_ALL), strict=True)
+        )[level]  # fmt: skip
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        graph = _read_if_possible(path)
+        if graph is not None and any(word.startswith("fusebert.") for word in _words(graph)):
+            from fusebert.onnxruntime import session
+
+            self._session = session(path, options)
+        else:
+            try:
+                self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            except Exception as error:
+                raise FusebertError(f"{path} is not accepted by ONNX Runtime: {_first(error)}") from error
+        inputs = [Input(i.name, _ort_type(i.type), _sizes(i.shape)) for i in self._session.get_inputs()]
+        self.name = f"{path} by onnxruntime"
+        self.roles = _roles_of(path, inputs, graph, told)
+        self.outputs = tuple(o.name for o in self._session.get_outputs() if o.type.startswith("tensor("))
+
+    def answer(self, prepared: Feeds) -> dict[str, Array]:
+        return dict(zip(self.outputs, self._session.run(self.outputs, prepared), strict=True))
+
+    def close(self) -> None:
+        self._session = None
+
+
+class TensorFlow(Runner):
+    """A SavedModel's default signature or a frozen graph, by TensorFlow; one with our op gets our library."""
+
+    framework = "tensorflow"
+
+    def __init__(self, path: Path, threads: int | None = None, told: Told | None = None) -> None:
+        tf = _tensorflow(path, threads)
+        graph = read(path)
+        if _FUSED_OPS.intersection(_words(graph)):
+            import fusebert.tensorflow  # noqa: F401 (brings the op)
+        try:
+            if path.is_dir():
+                inputs, outputs = self._load(tf, path)
+            else:
+                inputs, outputs = self._import(tf, path, graph)
+        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+            raise FusebertError(f"{path} is not accepted by TensorFlow: {_first(error)}") from error
+        self.name = f"{path} by tensorflow"
+        self.outputs = tuple(outputs)
+        chosen = tuple(one.tensor for one in inputs)
+        graph = replace(graph, inputs=chosen, outputs=tuple(tensor for tensor in outputs.values() if tensor))
+        self.roles = _roles_of(path, inputs, graph, told)
+        self._constant = tf.constant
+
+    def _load(self, tf: Any, path: Path) -> tuple[list[Input], dict[str, str]]:
+        self._kept = tf.saved_model.load(str(path))  # a signature does not keep its model alive
+        signatures = self._kept.signatures
+        if not signatures:
+            raise UnsupportedError(f"{path} has no signature to call")
+        name = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
+        self._call = signatures[name]
+        places = tensorflow_signature(path, name)
+        inputs = [
+            Input(key, spec.dtype.name, _sizes(spec.shape.as_list() if spec.shape.rank is not None else None),
+                  places[0].get(key, ""))
+            for key, spec in self._call.structured_input_signature[1].items()
+        ]  # fmt: skip
+        return inputs, {key: places[1].get(key, "") for key in self._call.structured_outputs}
+
+    def _import(self, tf: Any, path: Path, graph: Graph) -> tuple[list[Input], dict[str, str]]:
+        definition = tf.compat.v1.GraphDef()
+        data = path.read_bytes()
+        if path.suffix == ".pbtxt" or data[:1] == b"n":
+            from google.protobuf import text_format
+
+            text_format.Parse(data, definition)
+        else:
+            definition.ParseFromString(data)
+        effects = {tensor for node in graph.nodes if node.word in EFFECTS for tensor in node.outputs}
+        outputs = {tensor: tensor for tensor in graph.outputs if tensor not in effects}
+        wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
+        tensors = {name: wrapped.graph.as_graph_element(name) for name in (*graph.inputs, *outputs)}
+        pruned = wrapped.prune([tensors[name] for name in graph.inputs], {name: tensors[name] for name in outputs})
+        self._call = lambda **given: pruned(*(given[name] for name in graph.inputs))
+        inputs = []
+        for name in graph.inputs:
+            shape = tensors[name].shape
+            sizes = _sizes(shape.as_list() if shape.rank is not None else None)
+            inputs.append(Input(name, tensors[name].dtype.name, sizes, name))
+        return inputs, outputs
+
+    def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
+        return {name: self._constant(array) for name, array in self.feeds(ids, mask, types).items()}
+
+    def answer(self, prepared: Any) -> dict[str, Array]:
+        answers = self._call(**prepared)
+        return {name: answers[name].numpy() for name in self.outputs}
+
+    def close(self) -> None:
+        self._call = self._kept = None
+
+
+class Torch(Runner):
+    """A Hugging Face checkpoint, by the class that its config.json names; as it is, or traced and frozen."""
+
+    framework = "torch"
+
+    def __init__(self, path: Path, threads: int | None = None, traced: bool = False) -> None:
+        torch, transformers = (_import(name, path) for name in ("torch", "transformers"))
+        if threads is not None:
+            torch.set_num_threads(threads)
+        config = read_json(path / "config.json")
+        names = config.get("architectures") or ["AutoModel"]
+        kind = getattr(transformers, str(names[0]), None)
+        if kind is None:
+            raise UnsupportedError(f"{path}: transformers {transformers.__version__} has no class {names[0]!r}")
+        with _quiet(transformers):
+            try:
+                model = kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
+            except Exception as error:
+                raise FusebertError(f"{path} is not accepted by transformers: {_first(error)}") from error
+        self.name = f"{path} by torch{', traced and frozen' if traced else ''}"
+        self.roles = _torch_roles(model)
+        self._torch, self._model, self._traced = torch, model, {} if traced else None
+        few = np.ones((1, 2), np.int64)
+        self.outputs = ()
+        self.outputs = tuple(self._stock(self.prepare(few, few, few * 0)))
+
+    def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
+        return {name: self._torch.from_numpy(array) for name, array in self.feeds(ids, mask, types).items()}
+
+    def answer(self, prepared: Any) -> dict[str, Array]:
+        if self._traced is None:
+            return {name: value.numpy() for name, value in self._stock(prepared).items()}
+        shape = next(iter(prepared.values())).shape
+        if shape not in self._traced:
+            self._traced[shape] = self._trace(prepared)
+        with self._torch.inference_mode():
+            answers = self._traced[shape](*prepared.values())
+        return {name: value.numpy() for name, value in zip(self.outputs, answers, strict=True)}
+
+    def _stock(self, prepared: Any) -> dict[str, Any]:
+        with self._torch.inference_mode():
+            answers = self._model(**prepared)
+        return {name: value for name, value in answers.items() if isinstance(value, self._torch.Tensor)}
+
+    def _trace(self, prepared: Any) -> Any:
+        """The model as a traced and frozen module for inputs of one shape; it takes and gives tensors in order."""
+        model, names, wanted = self._model, list(prepared), self.outputs
+
+        class Plain(self._torch.nn.Module):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, *given: Any) -> Any:
+                answers = self.model(**dict(zip(names, given, strict=True)))
+                return tuple(answers[name] for name in wanted)
+
+        with warnings.catch_warnings(), self._torch.no_grad():
+            warnings.simplefilter("ignore")  # on what is settled by tracing, and that it is no longer the fashion
+            traced = self._torch.jit.trace(Plain().eval(), tuple(prepared.values()), check_trace=False)
+            return self._torch.jit.freeze(traced.eval())
+
+    def close(self) -> None:
+        self._model = self._traced = None
+
+
+def tensorflow_signature(path: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The tensors that go into and come out of a SavedModel's signature, by their public names."""
+    raise NotImplementedError
+
+
+def _outputs_of(model: Model) -> tuple[str, ...]:
+    return tuple(model.run(np.zeros((1, 1), np.int64)))
+
+
+def _roles_of(path: Path, inputs: Sequence[Input], graph: Graph | None, told: Told | None) -> Roles:
+    try:
+        return find_roles(inputs, graph, told)
+    except FusebertError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _torch_roles(model: Any) -> Roles:
+    """What a stock model takes: its config says so."""
+    import inspect
+
+    config = model.config
+    names = {"ids": "input_ids", "mask": "attention_mask"}
+    kinds = getattr(config, "type_vocab_size", None)
+    if kinds and kinds > 1 and "token_type_ids" in inspect.signature(model.forward).parameters:
+        names["types"] = "token_type_ids"
+    padding = config.pad_token_id if "roberta" in config.model_type or config.model_type == "camembert" else None
+    longest = getattr(config, "max_position_embeddings", None)
+    return Roles(
+        {role: Input(name, "int64", (None, None)) for role, name in names.items()},
+        vocabulary=config.vocab_size,
+        kinds=kinds,
+        longest=longest if longest is None or padding is None else longest - padding - 1,
+        padding_id=padding,
+    )
+
+
+def _as_declared(array: Array, declared: Input) -> Array:
+    """An input as a model declares it: of its type, and a mask of one dimension as the number of ones."""
+    rank = 2 if declared.shape is None else len(declared.shape)
+    if rank == 1:
+        array = array.sum(1)
+    elif rank != 2:
+        raise UnsupportedError(f"input {declared.name} has {rank} dimensions; 1 (lengths) or 2 can be filled")
+    return np.ascontiguousarray(array, declared.dtype)
+
+
+def _import(name: str, path: Path) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = "tensorflow-cpu" if name == "tensorflow" else name
+        raise FusebertError(f"{path} needs {name}, which cannot be imported ({error}); try: pip install {package}") from error
+
+
+def _tensorflow(path: Path, threads: int | None) -> Any:
+    """TensorFlow with that many threads, which are settled by the first model that runs."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tf = _import("tensorflow", path)
+    if threads is not None:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+        except RuntimeError:
+            raise FusebertError(
+                f"{path}: TensorFlow already runs with another number of threads than {threads} in this process"
+            ) from None
+    return tf
+
+
+def _quiet(transformers: Any) -> Any:
+    """No progress bar and no advice while a model is loaded."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def quiet() -> Any:
+        logging = transformers.utils.logging
+        verbosity, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if shown:
+                logging.enable_progress_bar()
+
+    return quiet()
+
+
+def _read_if_possible(path: Path) -> Graph | None:
+    try:
+        return read(path)
+    except FusebertError:
+        return None
+
+
+def _words(graph: Graph) -> set[str]:
+    functions = (function.nodes for function in graph.functions.values())
+    return {node.word for nodes in (graph.nodes, *functions) for node in nodes}
+
+
+def _sizes(shape: Any) -> tuple[int | None, ...] | None:
+    return None if shape is None else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)
+
+
+def _ort_type(declared: str) -> str:
+    """tensor(int64) -> int64."""
+    names = {"float": "float32", "double": "float64"}
+    inner = declared.removeprefix("tensor(").removesuffix(")")
+    return names.get(inner, inner)
+
+
+def _first(error: BaseException) -> str:
+    """The first line of what a framework says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,171 @@
+"""Stock: an encoder, and the embeddings before it, as the fused kernels that ONNX Runtime itself has. A Cut and weights
+in, nodes and constants out, for `formats.onnx_write`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fusebert.encoder import Encoder, Layer, Linear, Norm
+from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx_write import NewNode
+from fusebert.graph import Array
+from fusebert.match.cut import Cut
+from fusebert.network import Embeddings
+
+MICROSOFT = "com.microsoft"
+_INT32, _INT64 = 6, 7
+_NUMBERS_ARE_INPUTS = 13  # the operation set from which on
+_BLOCK = 32  # weights that share a scale in MatMulNBits
+
+
+@dataclass
+class Stock:
+    """Nodes that are being written, under names of their own."""
+
+    name: str
+    opset: int
+    int8: bool = False
+    fast_gelu: bool = False  # tanh GELU for erf GELU too
+    nodes: list[NewNode] = field(default_factory=list)
+    weights: dict[str, Array] = field(default_factory=dict)
+
+    def say(self, operation: str, *inputs: str, domain: str = MICROSOFT, output: str = "", **attributes: Any) -> str:
+        """Adds a node; returns what it makes."""
+        made = output or f"{self.name}.{len(self.nodes)}"
+        given = tuple(inputs)
+        while given and not given[-1]:
+            given = given[:-1]
+        self.nodes.append(NewNode(operation, domain, given, (made,), attributes, f"{self.name}.{operation}.{made}"))
+        return made
+
+    def parted(self, operation: str, x: str, name: str, numbers: list[int], **attributes: Any) -> str:
+        """Adds a node whose numbers are an attribute in old operation sets and an input in newer ones."""
+        if self.opset < _NUMBERS_ARE_INPUTS:
+            return self.say(operation, x, domain="", **{**attributes, name: numbers})
+        return self.say(operation, x, self.constant(np.array(numbers, np.int64)), domain="", **attributes)
+
+    def constant(self, array: Array) -> str:
+        """Adds a weight; returns its name."""
+        name = f"{self.name}.weight.{len(self.weights)}"
+        self.weights[name] = np.ascontiguousarray(array)
+        return name
+
+    def vector(self, array: Array | None, width: int) -> str:
+        """A bias, of zeros where there is none."""
+        return self.constant(np.zeros(width, np.float32) if array is None else np.asarray(array, np.float32))
+
+    def product(self, x: str, weight: Array) -> str:
+        """x times the transposed weight."""
+        if not self.int8:
+            return self.say("MatMul", x, self.constant(weight.T), domain="")
+        rows, columns = weight.shape
+        blocks = -(-columns // _BLOCK)
+        padded = np.zeros((rows, blocks * _BLOCK), np.float32)
+        padded[:, :columns] = weight
+        padded = padded.reshape(rows, blocks, _BLOCK)
+        scales = np.abs(padded).max(-1) / 127
+        values = np.rint(padded / np.where(scales > 0, scales, 1)[..., None]) + 128
+        sizes = {"K": columns, "N": rows, "bits": 8, "block_size": _BLOCK, "accuracy_level": 4}
+        packed = self.constant(values.astype(np.uint8))
+        return self.say("MatMulNBits", x, packed, self.constant(scales.astype(np.float32).reshape(-1)), **sizes)
+
+
+def stock_encoder(stock: Stock, place: Cut, encoder: Encoder, multi_head: bool) -> None:
+    """Adds the nodes of an encoder: Attention, SkipLayerNormalization and BiasGelu of every layer."""
+    rows, mask = place.rows, _mask(stock, place)
+    if place.flat:
+        hidden = stock.constant(np.array([encoder.hidden], np.int64))
+        shape = stock.say("Concat", stock.say("Shape", place.mask, domain=""), hidden, domain="", axis=0)
+        rows = stock.say("Reshape", rows, shape, domain="")
+    outputs = dict(zip((len(encoder.layers) - 1, *place.taps), place.outputs, strict=True))
+    for number, layer in enumerate(encoder.layers):
+        wanted = outputs.get(number, "")
+        rows = _layer(stock, layer, rows, mask, "" if place.flat else wanted, multi_head)
+        if place.flat and wanted:
+            flat = stock.constant(np.array([-1, encoder.hidden], np.int64))
+            stock.say("Reshape", rows, flat, domain="", output=wanted)
+
+
+def stock_embeddings(
+    stock: Stock, embeddings: Embeddings, inputs: dict[str, tuple[str, str]], positions: str, output: str
+) -> None:
+    """Adds EmbedLayerNormalization. `inputs` are ids and types with their element types; `positions` is the tensor that
+    has them, where they do not just count from 0."""
+    ids, types = (_as_int32(stock, *inputs[role]) if role in inputs else "" for role in ("ids", "types"))
+    if embeddings.project is not None:
+        raise UnsupportedError("the embeddings are narrower than the encoder, which the stock kernel cannot carry")
+    tables = [embeddings.word, embeddings.position, embeddings.kind if types else None]
+    word, position, kind = ("" if t is None else stock.constant(np.asarray(t, np.float32)) for t in tables)
+    norm = [stock.constant(array) for array in (embeddings.norm.gain, embeddings.norm.bias)]
+    made = [output, f"{stock.name}.mask_index"]
+    given = (ids, types, word, position, kind, *norm, "", positions)
+    while not given[-1]:
+        given = given[:-1]
+    attributes = {"epsilon": float(embeddings.norm.epsilon)}
+    stock.nodes.append(
+        NewNode("EmbedLayerNormalization", MICROSOFT, given, tuple(made), attributes, f"{stock.name}.embeddings")
+    )
+
+
+def _as_int32(stock: Stock, tensor: str, kind: str) -> str:
+    return tensor if kind == "int32" else stock.say("Cast", tensor, domain="", to=_INT32)
+
+
+def _mask(stock: Stock, place: Cut) -> str:
+    """The mask as the kernels take it: int32, raw rows or lengths."""
+    if place.mask_kind == "none":
+        return ""
+    if place.mask_kind == "additive":
+        raise UnsupportedError(f"{place.mask} is added to the scores, which the stock kernels take in full size only")
+    declared = place.mask_type
+    if place.mask_kind == "lengths" and declared is not None and len(declared.shape or ()) == 2:
+        whole = stock.say("Cast", place.mask, domain="", to=_INT64)
+        return stock.say("Cast", stock.parted("ReduceSum", whole, "axes", [1], keepdims=0), domain="", to=_INT32)
+    return _as_int32(stock, place.mask, declared.dtype if declared else "")
+
+
+def _layer(stock: Stock, layer: Layer, x: str, mask: str, output: str, multi_head: bool) -> str:
+    linears = layer.query, layer.key, layer.value
+    sizes = [len(linear.weight) for linear in linears]
+    weight = np.concatenate([linear.floats() for linear in linears])
+    bias = np.concatenate([_bias(linear) for linear in linears])
+    attributes: dict[str, Any] = {"num_heads": layer.heads, "scale": float(layer.scale)}
+    if multi_head or stock.int8:
+        made = stock.parted("Split", stock.product(x, weight), "split", sizes, axis=-1)
+        parts = [f"{made}.{part}" for part in "qkv"]
+        stock.nodes[-1] = replace(stock.nodes[-1], outputs=tuple(parts))
+        context = stock.say("MultiHeadAttention", *parts, stock.constant(bias), mask, **attributes)
+    else:
+        if len(set(sizes)) > 1:
+            attributes["qkv_hidden_sizes"] = sizes
+        context = stock.say("Attention", x, stock.constant(weight.T), stock.constant(bias), mask, **attributes)
+    attended = stock.product(context, layer.attention_out.floats())
+    x = _skip_norm(stock, attended, x, layer.attention_norm, layer.attention_out)
+    inner = _activation(stock, stock.product(x, layer.ffn_in.floats()), layer)
+    return _skip_norm(stock, stock.product(inner, layer.ffn_out.floats()), x, layer.output_norm, layer.ffn_out, output)
+
+
+def _bias(linear: Linear) -> Array:
+    return np.zeros(len(linear.weight), np.float32) if linear.bias is None else linear.bias
+
+
+def _skip_norm(stock: Stock, x: str, skip: str, norm: Norm, linear: Linear, output: str = "") -> str:
+    given = stock.constant(norm.gain), stock.constant(norm.bias), stock.constant(_bias(linear))
+    return stock.say("SkipLayerNormalization", x, skip, *given, output=output, epsilon=float(norm.epsilon))
+
+
+def _activation(stock: Stock, x: str, layer: Layer) -> str:
+    bias = stock.vector(layer.ffn_in.bias, len(layer.ffn_in.weight))
+    if layer.activation == "gelu_tanh" or (layer.activation == "gelu_erf" and stock.fast_gelu):
+        return stock.say("FastGelu", x, bias)
+    if layer.activation == "gelu_erf":
+        return stock.say("BiasGelu", x, bias)
+    summed = stock.say("Add", x, bias, domain="")
+    if layer.activation == "gelu_quick":
+        return stock.say("QuickGelu", summed, alpha=1.702)
+    if layer.activation in ("relu", "tanh"):
+        return stock.say(layer.activation.capitalize(), summed, domain="")
+    raise UnsupportedError(f"no stock kernel computes the activation {layer.activation}")

@@ -1,0 +1,531 @@
+"""The PyTorch front door: fused models answer as stock ones, and stay the models they were.
+
+The whole file also runs under transformers 4, see the last test."""
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import stock
+import torch
+import transformers
+from torch import nn
+
+import fusebert.torch
+from fusebert import FusebertError, UnsupportedError
+from fusebert.torch import packing, settings
+from fusebert.torch.encoder import Fused
+
+fusebert.torch.disable()  # other tests load stock models in this process
+
+V4 = transformers.__version__.startswith("4.")
+LEGACY = Path(__file__).parents[1] / "build" / "legacy"
+FAMILIES = tuple(stock.NAMES)
+PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
+COSINE = {"bf16": 0.999, "int8": 0.99, "int8-bf16": 0.99}
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch):
+    monkeypatch.setattr(settings, "_defaults", settings.Settings())
+    yield
+    fusebert.torch.disable()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    made = {}
+
+    def get(family: str = "bert", head: str = "none", **more) -> Path:
+        key = (family, head, str(more))
+        if key not in made:
+            made[key] = stock.make(tmp_path_factory.mktemp("model"), family, head, **more)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture
+def pair(folders):
+    """A stock model and another, fused."""
+
+    def get(family="bert", head="none", attention="eager", sizes=None, precision=None, padding=None, **config):
+        folder = folders(family, head, sizes=sizes, **config)
+        ours = fusebert.torch.optimize(stock.load(folder, head, attention), precision, padding)
+        return stock.load(folder, head, attention), ours
+
+    return get
+
+
+def fused(model: nn.Module) -> list[Fused]:
+    return [module for module in model.modules() if isinstance(module, Fused)]
+
+
+def ids(batch: int = 3, length: int = 21, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(5, 211, (batch, length))
+
+
+def visible_rows(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return value[mask == 1]
+
+
+def assert_agree(got: dict, want: dict, tolerance: float = 1e-4) -> None:
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        assert stock.error(np.stack(got[name]), np.stack(value)) <= tolerance, name
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_with_every_padding_at_odd_sizes(pair, family, attention):
+    if V4 and family == "electra" and attention == "sdpa":
+        pytest.skip("transformers 4 has no sdpa attention for ELECTRA")
+    theirs, ours = pair(family, attention=attention, sizes=stock.ODD)
+    for kind in ("none", "right", "left", "holes"):
+        mask = stock.masks(3, 37, kind, seed=3)
+        for more in ({}, {"output_hidden_states": True}):
+            assert_agree(stock.run(ours, ids(3, 37), mask, **more), stock.run(theirs, ids(3, 37), mask, **more))
+    assert_agree(stock.run(ours, ids()), stock.run(theirs, ids()))  # no mask
+
+
+@pytest.mark.parametrize("head", stock.HEADS)
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_heads_under_padding(pair, family, head):
+    theirs, ours = pair(family, head)
+    for kind in ("right", "left", "holes"):
+        mask = stock.masks(4, 21, kind, seed=5)
+        got, want = stock.run(ours, ids(4), mask), stock.run(theirs, ids(4), mask)
+        if head in ("token", "masked"):  # per-token answers at hidden positions are nobody's
+            got, want = ({"logits": visible_rows(out["logits"], mask)} for out in (got, want))
+        assert_agree(got, want)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "electra"])
+def test_precisions(pair, family, precision):
+    theirs, ours = pair(family, sizes=stock.ODD, precision=precision)
+    mask = stock.masks(3, 37, "right", seed=3)
+    got, want = (stock.run(model, ids(3, 37), mask)["last_hidden_state"] for model in (ours, theirs))
+    assert stock.cosine(got, want).min() >= COSINE[precision]
+    assert stock.error(got, want) > 1e-6  # it is another precision
+
+
+def test_a_real_model_in_every_precision(minilm):
+    texts = ["A man is playing a guitar.", "The stock market fell sharply on Monday, and then it rose again.", "No."]
+    encoded = transformers.AutoTokenizer.from_pretrained(minilm)(texts, padding=True, return_tensors="np")
+    want = stock.run(stock.load(minilm), **encoded)["last_hidden_state"]
+    for precision in PRECISIONS:
+        ours = fusebert.torch.optimize(stock.load(minilm), precision=precision)
+        got = stock.run(ours, **encoded)["last_hidden_state"]
+        if precision == "fp32":
+            assert stock.error(got, want) <= 1e-4
+        else:
+            assert visible_rows(stock.cosine(got, want), encoded["attention_mask"]).min() >= COSINE[precision]
+
+
+def test_int8_is_the_engines_own(minilm):
+    """The model's embeddings give the sample for smoothing, so nothing is lost against fusebert.load."""
+    ours = fusebert.torch.optimize(stock.load(minilm), precision="int8")
+    tokens = np.random.default_rng(0).integers(1000, 30000, (2, 24))
+    want = fusebert.load(minilm, "int8").run(tokens)["last_hidden_state"]
+    assert stock.error(stock.run(ours, tokens)["last_hidden_state"], want) < 1e-3
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_masks_of_every_form(pair, attention):
+    theirs, ours = pair(attention=attention)
+    random = np.random.default_rng(2)
+    square = random.random((3, 1, 18, 18)) < 0.5
+    square[:, :, np.arange(18), np.arange(18)] = True
+    rows = stock.masks(3, 18, "right", seed=1)
+    lowest = np.finfo(np.float32).min
+    x = ids(3, 18)
+    forms = {
+        "boolean rows": rows.astype(bool), "float rows": rows.astype(np.float32),
+        "general": np.where(square, 0, lowest).astype(np.float32),
+        "padding, a row per query": np.where(rows[:, None, None] == 1, 0, lowest).repeat(18, 2).astype(np.float32),
+    }  # fmt: skip
+    for name, mask in forms.items():
+        if V4 and mask.ndim == 4:
+            continue  # transformers 4 transforms these once more
+        assert_agree(stock.run(ours, x, mask), stock.run(theirs, x, mask)), name
+    with torch.no_grad():
+        embedded = theirs.embeddings(torch.from_numpy(x))
+        direct = {
+            "per head": random.normal(0, 2, (3, 4, 18, 18)).astype(np.float32),
+            "soft": random.normal(0, 2, (3, 1, 1, 18)).astype(np.float32),
+            "infinite": np.where(rows[:, None, None] == 1, 0, -np.inf).astype(np.float32),
+            "ten thousand": np.where(rows[:, None, None] == 1, 0, -1e4).astype(np.float32),
+            "one for all": np.where(rows[1:2, None, None] == 1, 0, lowest).astype(np.float32),
+            "none": None,
+        }
+        for name, mask in direct.items():
+            mask = None if mask is None else torch.from_numpy(mask)
+            got, want = (model.encoder(embedded, mask)[0].numpy() for model in (ours, theirs))
+            assert stock.error(got, want) <= 1e-5, name
+        got = ours.encoder(embedded, torch.from_numpy(rows))[0].numpy()  # 0/1 rows, as DistilBERT has them
+    assert stock.error(got, stock.run(theirs, x, rows)["last_hidden_state"]) <= 1e-5
+
+
+def test_the_mask_is_not_transformed_twice(pair):
+    """An additive mask that was shifted once more would leave bf16 scores no resolution."""
+    theirs, ours = pair(precision="bf16")
+    mask = stock.masks(3, 21, "right", seed=1)
+    got, want = (stock.run(model, ids(), mask)["last_hidden_state"] for model in (ours, theirs))
+    assert stock.cosine(got, want).min() >= 0.999
+
+
+def test_padding_by_the_heads_class(pair, folders):
+    expected = {"none": "compute", "sequence": "first", "token": "first", "question": "compute", "masked": "first"}
+    for head, rows in expected.items():
+        assert fused(pair(head=head)[1])[0].fusebert.hidden_rows == rows, head
+    mask = stock.masks(3, 21, "right", seed=1)
+    _, skipping = pair(padding="skip")
+    got = stock.run(skipping, ids(), mask)["last_hidden_state"]
+    assert not got[mask == 0].any()
+    assert got[mask == 1].all()
+
+    class Mine(transformers.BertForSequenceClassification):
+        """Someone's own head may read anything."""
+
+    mine = fusebert.torch.optimize(Mine.from_pretrained(folders("bert", "sequence")))
+    assert fused(mine)[0].fusebert.hidden_rows == "compute"
+    theirs, ours = pair(head="sequence")  # its hidden states are for someone to read
+    more = {"output_hidden_states": True}
+    assert_agree(stock.run(ours, ids(), mask, **more), stock.run(theirs, ids(), mask, **more))
+
+
+def test_shapes_are_not_frozen(pair):
+    theirs, ours = pair(attention="sdpa")
+    for batch, length in ((2, 9), (5, 30), (1, 1), (1, 512), (3, 4)):
+        mask = stock.masks(batch, length, "left", seed=length)
+        assert_agree(stock.run(ours, ids(batch, length), mask), stock.run(theirs, ids(batch, length), mask))
+
+
+def test_the_input_is_not_written_to(pair):
+    _, ours = pair()
+    with torch.no_grad():
+        embedded = ours.embeddings(torch.from_numpy(ids()))
+        before = embedded.clone()
+        output = ours.encoder(embedded)[0]
+    assert torch.equal(embedded, before)
+    assert output.data_ptr() != embedded.data_ptr()
+
+
+def test_weights_are_not_copied_a_third_time(pair):
+    gc.collect()
+    before = packing.packed_bytes()
+    _, ours = pair()
+    assert packing.packed_bytes() == before  # nothing until it runs
+    for _ in range(3):
+        stock.run(ours, ids())
+    own = sum(p.numel() * 4 for p in ours.encoder.parameters())
+    packed = packing.packed_bytes() - before
+    assert 0.9 * own < packed < 1.6 * own  # small matrices are padded to the kernels' tiles
+    for module in fused(ours):
+        for source in module.fusebert.wiring.sources:
+            assert packing._array(source.weight).ctypes.data == source.weight.data_ptr()
+    del ours, module, source
+    gc.collect()
+    assert packing.packed_bytes() == before  # it goes with the model
+
+
+def test_weights_that_change_are_seen(pair, folders):
+    theirs, ours = pair()
+    other = stock.load(folders("bert", seed=7))
+    stock.run(ours, ids())
+    ours.load_state_dict(other.state_dict())
+    assert_agree(stock.run(ours, ids()), stock.run(other, ids()))
+    for model in (ours, other):
+        model.encoder.layer[1].output.dense.weight.requires_grad_(False).mul_(0.5)
+        model.encoder.layer[2].intermediate.dense.weight = nn.Parameter(torch.full((130, 64), 0.01))
+        model.encoder.layer[0].output.LayerNorm.bias.data = torch.ones(64)
+    assert_agree(stock.run(ours, ids()), stock.run(other, ids()))
+    for model in (ours, other):
+        model.encoder.layer = model.encoder.layer[:2]
+    assert_agree(stock.run(ours, ids()), stock.run(other, ids()))
+
+
+def test_importing_is_enough(folders):
+    code = f"""
+import sys, torch, transformers
+folder = {str(folders("bert", "sequence"))!r}
+load = transformers.AutoModelForSequenceClassification.from_pretrained
+before = load(folder).eval()
+import fusebert.torch
+after = load(folder).eval()
+with fusebert.torch.disabled():
+    inside = load(folder)
+fusebert.torch.disable()
+late = load(folder)
+print([type(m.bert.encoder).__name__ for m in (before, after, inside, late)])
+with torch.no_grad():
+    x = torch.arange(5, 30).view(1, -1)
+    print(float((before(x).logits - after(x).logits).abs().max()) < 1e-5, after.bert.encoder.fusebert.hidden_rows)
+"""
+    environment = {**os.environ, "USE_TF": "0", "PYTHONWARNINGS": "ignore"}
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert out.returncode == 0, out.stderr
+    names, answer = out.stdout.strip().splitlines()[-2:]
+    assert names == "['BertEncoder', 'FusedBertEncoder', 'BertEncoder', 'BertEncoder']"
+    assert answer == "True first"
+
+
+def test_restore(pair):
+    theirs, ours = pair("distilbert")
+    stock.run(ours, ids())
+    assert fusebert.torch.restore(ours) is ours
+    assert not fused(ours)
+    assert [type(m) for m in ours.modules()] == [type(m) for m in theirs.modules()]
+    assert all(np.array_equal(a, b) for a, b in zip(*(stock.run(m, ids()).values() for m in (ours, theirs)), strict=True))
+
+
+def test_settings_by_configure_config_and_argument(folders):
+    fusebert.torch.enable()
+    fusebert.torch.configure(precision="bf16", threads=1)
+    folder = folders()
+    assert fused(stock.load(folder))[0].fusebert.settings == settings.Settings("bf16", threads=1)
+
+    def made(**fields) -> settings.Settings:
+        config = transformers.AutoConfig.from_pretrained(folder, **fields)
+        model = transformers.BertModel(config)
+        return fused(model)[0].fusebert.settings
+
+    fusebert.torch.configure(precision="fp32", threads=0)
+    assert made().precision == "fp32"
+    assert made(use_quantization=True).precision == "int8"
+    assert made(use_bfloat16=True).precision == "bf16"
+    assert made(use_bfloat16=True, use_quantization=True).precision == "int8-bf16"
+    factors = [-8.0, 8.0] * 12
+    assert made(use_quantization=True, quantization_factors=factors).ranges == tuple(factors)
+    with pytest.raises(FusebertError, match="3 layers need 24"):
+        made(use_quantization=True, quantization_factors=[1.0])
+    with pytest.raises(FusebertError, match="calibration runs in fp32"):
+        made(use_quantization=True, calibrate_quant_factors=True)
+    model = fusebert.torch.optimize(stock.load(folder), precision="int8", padding="skip")
+    assert fused(model)[0].fusebert.settings == settings.Settings("int8", "skip")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"precision": "int4"}, "precision 'int4'"), ({"bf16": True}, "'bf16' is unknown"), ({"padding": "no"}, "padding"),
+     ({"threads": -1}, "threads"), ({"ranges": [1, 2]}, "ranges belong to int8")],
+)  # fmt: skip
+def test_unknown_settings_are_refused(wrong, message):
+    with pytest.raises(FusebertError, match=message):
+        fusebert.torch.configure(**wrong)
+    with pytest.raises((FusebertError, TypeError)):
+        fusebert.torch.optimize(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)), **wrong)
+
+
+def test_calibration_and_static_int8(pair, folders):
+    theirs, ours = pair(calibrate_quant_factors=True)
+    mask = stock.masks(6, 40, "right", seed=2)
+    want = stock.run(theirs, ids(6, 40), mask)["last_hidden_state"]
+    assert ours.encoder.get_quantization_factors() == []
+    got = stock.run(ours, ids(6, 40), mask)["last_hidden_state"]
+    assert stock.error(got, want) <= 1e-4
+    factors = ours.encoder.get_quantization_factors()
+    assert len(factors) == 3 * 8
+    assert all(low < high for low, high in zip(factors[::2], factors[1::2], strict=True))
+    static = fusebert.torch.optimize(stock.load(folders()), precision="int8", ranges=factors)
+    got = stock.run(static, ids(6, 40), mask)["last_hidden_state"]
+    assert stock.cosine(got, want).min() >= 0.99
+
+
+def test_what_is_not_computed_runs_the_original_with_one_warning(pair):
+    theirs, ours = pair()
+    x = ids()
+    with pytest.warns(UserWarning, match="output_attentions is asked for") as caught:
+        got = stock.run(ours, x, output_attentions=True)
+        stock.run(ours, x, output_attentions=True)
+    assert len(caught) == 1
+    assert_agree(got, stock.run(theirs, x, output_attentions=True))
+    ours.config.output_attentions = True
+    assert len(stock.run(ours, x)["attentions"]) == 3
+    ours.config.output_attentions = False
+    if V4:
+        head_mask = torch.tensor([1.0, 0.0, 1.0, 1.0])
+        with pytest.warns(UserWarning, match="head_mask is given"):
+            got = stock.run(ours, x, head_mask=head_mask)
+        assert_agree(got, stock.run(theirs, x, head_mask=head_mask))
+    with torch.no_grad():
+        embedded = ours.embeddings(torch.from_numpy(x))
+        with pytest.warns(UserWarning, match="encoder_hidden_states is given"):
+            got = ours.encoder(embedded, encoder_hidden_states=embedded)[0]
+        assert torch.allclose(got, theirs.encoder(embedded)[0], atol=1e-5)
+    seen = []
+    handle = ours.encoder.layer[1].register_forward_hook(lambda *call: seen.append(call))
+    with pytest.warns(UserWarning, match="hooks listen"):
+        stock.run(ours, x)
+    assert seen
+    handle.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_agree(stock.run(ours, x), stock.run(theirs, x))
+
+
+def test_other_mathematics_is_refused_with_the_reason(folders):
+    def config(**fields):
+        sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+        return transformers.BertConfig(vocab_size=50, **sizes, **fields)
+
+    with pytest.raises(UnsupportedError, match="it is a decoder"):
+        fusebert.torch.optimize(transformers.BertModel(config(is_decoder=True)))
+    with pytest.raises(UnsupportedError, match="SiLU"):
+        fusebert.torch.optimize(transformers.BertModel(config(hidden_act="silu")))
+    with pytest.raises(UnsupportedError, match="contains no encoder"):
+        fusebert.torch.optimize(nn.Linear(2, 2))
+    fusebert.torch.enable()
+    with pytest.warns(UserWarning, match="keeps its original encoder: it is a decoder"):
+        assert not fused(transformers.BertModel(config(is_decoder=True)))
+    mine = fusebert.torch.optimize(stock.load(folders()))
+
+    class Wrapped(nn.Linear):
+        """As adapters put in the place of a layer."""
+
+        def forward(self, x):
+            return super().forward(x) * 2
+
+    dense = mine.encoder.layer[0].output.dense
+    mine.encoder.layer[0].output.dense = Wrapped(dense.in_features, dense.out_features)
+    with pytest.warns(UserWarning, match="Wrapped"):
+        got = stock.run(mine, ids())
+    assert_agree(got, stock.run(fusebert.torch.restore(mine), ids()))
+
+
+def test_train_mode_runs_the_original_and_eval_has_no_gradient(pair):
+    theirs, ours = pair(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    x = torch.from_numpy(ids())
+    ours.train()(x).last_hidden_state.sum().backward()
+    theirs.train()(x).last_hidden_state.sum().backward()
+    assert torch.allclose(ours.encoder.layer[0].output.dense.weight.grad, theirs.encoder.layer[0].output.dense.weight.grad)
+    output = ours.eval()(x).last_hidden_state  # fine without no_grad, as long as nobody asks
+    with pytest.raises(RuntimeError, match=r"inference only.*call \.eval\(\) under torch\.no_grad"):
+        output.sum().backward()
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_modules(folders, kind):
+    want = stock.run(stock.load(folders()), ids(), stock.masks(3, 21, "right"))["last_hidden_state"]
+    for precision in ("fp32", "bf16", "int8"):
+        ours = fusebert.torch.optimize(stock.load(folders()).to(kind), precision=precision)
+        with torch.no_grad():
+            got = ours(torch.from_numpy(ids()), torch.from_numpy(stock.masks(3, 21, "right"))).last_hidden_state
+        assert got.dtype == kind
+        assert stock.cosine(got.float().numpy(), want).min() >= COSINE.get(precision, 0.999)
+
+
+def test_saving_copying_and_pickling(pair, folders, tmp_path):
+    theirs, ours = pair(head="sequence", precision="bf16")
+    want = stock.run(ours, ids())
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    ours.save_pretrained(tmp_path / "saved")
+    assert_agree(stock.run(stock.load(tmp_path / "saved", "sequence"), ids()), stock.run(theirs, ids()))
+    torch.save(ours, tmp_path / "whole.pt")
+    copies = [copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(tmp_path / "whole.pt", weights_only=False)]
+    copies.append(copy.deepcopy(ours).to("cpu"))
+    for other in copies:
+        assert fused(other)[0].fusebert.settings.precision == "bf16"
+        assert all(np.array_equal(value, want[name]) for name, value in stock.run(other, ids()).items())
+        with torch.no_grad():  # and they are models of their own
+            other.bert.encoder.layer[0].output.dense.weight.zero_()
+        assert stock.error(stock.run(other, ids())["logits"], want["logits"]) > 1e-3
+        assert np.array_equal(stock.run(ours, ids())["logits"], want["logits"])
+
+
+def test_inference_mode_and_empty_batches(pair, folders):
+    theirs, ours = pair(attention="sdpa")
+    with torch.inference_mode():
+        made_here = fusebert.torch.optimize(stock.load(folders()))
+        for model in (ours, made_here):
+            got = model(torch.from_numpy(ids())).last_hidden_state.numpy()
+            assert stock.error(got, stock.run(theirs, ids())["last_hidden_state"]) <= 1e-4
+    with torch.no_grad():
+        assert ours.encoder(torch.zeros(0, 5, 64))[0].shape == (0, 5, 64)
+
+
+def test_outputs_as_tuples(pair):
+    for family in ("bert", "distilbert"):
+        theirs, ours = pair(family)
+        with torch.no_grad():
+            for more in ({}, {"output_hidden_states": True}):
+                got, want = (m(torch.from_numpy(ids()), return_dict=False, **more) for m in (ours, theirs))
+                assert [type(part) for part in got] == [type(part) for part in want]
+                assert torch.allclose(got[0], want[0], atol=1e-5)
+
+
+def test_threads_at_the_same_time(pair):
+    _, ours = pair("bert")
+    want = stock.run(ours, ids())["last_hidden_state"]
+    fresh = copy.deepcopy(ours)  # packs while all of them call
+    wrong = []
+
+    def call() -> None:
+        for _ in range(5):
+            if not np.array_equal(stock.run(fresh, ids())["last_hidden_state"], want):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_inside_someones_own_module(folders):
+    class Twice(nn.Module):
+        """Two encoders, and a mean that does not heed the mask."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = stock.load(folders()), stock.load(folders("distilbert"))
+
+        def forward(self, x, mask):
+            return self.first(x, mask).last_hidden_state.mean(1), self.second(x, mask).last_hidden_state.mean(1)
+
+    x, mask = torch.from_numpy(ids()), torch.from_numpy(stock.masks(3, 21, "right", seed=4))
+    with torch.no_grad():
+        model = Twice().eval()
+        want = model(x, mask)
+        assert len(fused(fusebert.torch.optimize(model))) == 2
+        for got, theirs in zip(model(x, mask), want, strict=True):
+            assert torch.allclose(got, theirs, atol=1e-5)
+
+
+@pytest.mark.skipif(V4, reason="this version of sentence-transformers wants transformers 5")
+@pytest.mark.filterwarnings("ignore")
+def test_sentence_transformers(minilm):
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A man is playing a guitar.", "No.", "The stock market fell sharply on Monday.", "Someone plays music."]
+    model = SentenceTransformer(str(minilm), device="cpu")
+    want, wanted_tokens = model.encode(texts), model.encode(texts, output_value="token_embeddings")
+    fusebert.torch.optimize(model)
+    assert fused(model)[0].fusebert.hidden_rows == "first"
+    assert np.abs(model.encode(texts) - want).max() < 1e-6
+    for got, tokens in zip(model.encode(texts, output_value="token_embeddings"), wanted_tokens, strict=True):
+        assert torch.allclose(got, tokens, atol=1e-4)
+    fusebert.torch.enable()
+    magic = SentenceTransformer(str(minilm), device="cpu")
+    assert fused(magic)
+    assert np.abs(magic.encode(texts) - want).max() < 1e-6
+
+
+@pytest.mark.skipif(V4, reason="this is the other version's run")
+def test_all_of_this_under_transformers_4():
+    if not (LEGACY / ".installed").exists():
+        pytest.skip("build/legacy is missing: run `make build/legacy/.installed`")
+    environment = {**os.environ, "PYTHONPATH": str(LEGACY), "USE_TF": "0"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning", __file__]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
