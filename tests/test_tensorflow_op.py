@@ -170,9 +170,7 @@ def test_masks_are_what_the_graph_adds_to_the_scores():
     for value in (-10000, np.finfo(np.float32).min, -np.inf):
         shaped = np.where(mask == 1, 0, value).astype(np.float32)[:, None, None]
         assert np.array_equal(run(x, shaped, AdditiveMask=True), expected(x, mask))
-        assert np.array_equal(
-            run(x, shaped, AdditiveMask=True, Padding="skip"), expected(x, mask, padding="skip")
-        )
+        assert np.array_equal(run(x, shaped, AdditiveMask=True, Padding="skip"), expected(x, mask, padding="skip"))
 
 
 @pytest.mark.parametrize("value", [-10000.0, -1e9])
@@ -334,6 +332,11 @@ def test_a_saved_model_with_the_op_is_saved_and_loaded(tmp_path):
     assert np.array_equal(got["encoded"], want)
 
 
+def test_the_library_names_the_one_of_tensorflow_that_it_calls():
+    # Not all versions (2.13) load theirs for all to see, and 2.21 does not show it when this is forgotten.
+    assert b"libtensorflow_framework.so.2\0" in Path(fused.library()).read_bytes()
+
+
 # ---- callers ----
 
 
@@ -483,7 +486,7 @@ def test_weights_of_a_wrong_shape_or_number_are_refused():
         fused.bert(x, mask, good[:31], **SIZES)
     with pytest.raises(InvalidArgument, match=r"weights\[12\]"):  # the same numbers in another shape
         fused.bert(x, mask, [*good[:12], good[12].reshape(HIDDEN, INNER), *good[13:]], **SIZES)
-    with pytest.raises(InvalidArgument, match="layer 1 ffn_in.*finite"):
+    with pytest.raises(InvalidArgument, match=r"layer 1 ffn_in.*finite"):
         fused.bert(x, mask, [*good[:26], good[26] * np.nan, *good[27:]], **SIZES)
 
 
@@ -545,6 +548,22 @@ def test_a_range_too_wide_to_quantise_is_found_per_token(tmp_path):
     want = expected(x, mask, plan=Plan("int8", (layer,) * LAYERS, "s8"))
     got = run(x, mask[:, None], QuantizationFactors=[float(v) for v in ranges.ravel()], **PRECISIONS["int8"])
     assert np.array_equal(got, want)
+
+
+def test_input_scales_even_out_the_columns_of_int8():
+    x, mask, random = embeddings(3, 9), np.ones((3, 9), np.int32), np.random.default_rng(0)
+    scales, layers = random.uniform(0.5, 2, (LAYERS, 2, HIDDEN)).astype(np.float32), []
+    for layer, (qkv, ffn_in) in zip(make_encoder().layers, scales, strict=True):
+        given = {name: replace(getattr(layer, name), input_scales=qkv) for name in ("query", "key", "value")}
+        layers.append(replace(layer, **given, ffn_in=replace(layer.ffn_in, input_scales=ffn_in)))
+    want = expected(x, mask, Encoder(HIDDEN, tuple(layers)), "int8")
+    numbers = [float(v) for v in scales.ravel()]
+    assert np.array_equal(run(x, mask[:, None], InputScales=numbers, **PRECISIONS["int8"]), want)
+    assert np.array_equal(run(x, mask[:, None], InputScales=numbers), expected(x, mask))
+    with pytest.raises(InvalidArgument, match="InputScales hold 191 numbers"):
+        run(x, mask[:, None], InputScales=numbers[1:], **PRECISIONS["int8"])
+    with pytest.raises(InvalidArgument, match="not both"):
+        run(x, mask, InputScales=numbers, QuantizationFactors=[0.0, 1.0] * 8, **PRECISIONS["int8"])
 
 
 def test_factors_that_cannot_be_read_or_written_are_told(tmp_path):

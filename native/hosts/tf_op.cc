@@ -166,20 +166,26 @@ class Kernel {
     settings_.layers.precision = int8 ? (bf16 ? "int8-bf16" : "int8") : (bf16 ? "bf16" : "fp32");
     const std::string path = attributes.text("QuantizationFactorsPath");
     settings_.factors = attributes.numbers("QuantizationFactors");
+    settings_.input_scales = attributes.numbers("InputScales");
     if (attributes.flag("CalibrateQuantFactors")) {
       if (int8 || bf16)
         throw Invalid("calibration runs in floats: QuantizableDataType and NonQuantizableDataType must be float");
       if (path.empty()) throw Invalid("calibration needs a QuantizationFactorsPath to write to");
       calibration_ = Calibration::of(path, layers_);
     }
-    if (!int8) {
-      settings_.factors.clear();  // kept in a graph that runs in floats for now
+    if (!int8) {  // they stay in a graph that runs in floats for now
+      settings_.factors.clear(), settings_.input_scales.clear();
     } else if (!settings_.factors.empty()) {
       if (!path.empty()) throw Invalid("give QuantizationFactors or QuantizationFactorsPath, not both");
       check_factors(settings_.factors, layers_, "QuantizationFactors");
     } else if (!path.empty()) {
       settings_.factors = read_factors(path, layers_);
     }
+    if (settings_.input_scales.empty()) return;
+    if (!settings_.factors.empty()) throw Invalid("give InputScales or quantisation factors, not both");
+    if (settings_.input_scales.size() != 2 * layers_ * static_cast<size_t>(settings_.hidden))
+      throw Invalid("InputScales hold %zu numbers, but %zu layers need %zu", settings_.input_scales.size(), layers_,
+                    2 * layers_ * static_cast<size_t>(settings_.hidden));
   }
 
   static Tensor input(TF_OpKernelContext* context, int index, const Status& status) {
@@ -255,6 +261,7 @@ constexpr const char* kAttributes[] = {
     "CalibrateQuantFactors: bool = false",
     "QuantizationFactorsPath: string = ''",
     "QuantizationFactors: list(float) = []",
+    "InputScales: list(float) = []",
     "LayerNormEpsilon: float = 1e-12",
     "AttentionScale: float = 0.0",
     "AdditiveMask: bool = false",

@@ -101,6 +101,12 @@ std::vector<fb_layer> describe(const std::vector<Tensor>& tensors, const NodeSet
     fb_plan& plan = layers[i / kFactorsPerLayer].plan[i % kFactorsPerLayer / 2];
     plan.input_min = low, plan.input_max = high;
   }
+  for (size_t i = 0; i < layers.size() && !settings.input_scales.empty(); ++i) {
+    const auto width = static_cast<size_t>(settings.hidden);
+    const float* const scales = &settings.input_scales[2 * i * width];
+    for (fb_linear* linear : {&layers[i].query, &layers[i].key, &layers[i].value}) linear->input_scales = scales;
+    layers[i].ffn_in.input_scales = scales + width;
+  }
   return layers;
 }
 
@@ -118,7 +124,9 @@ std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
   put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
-  for (const float factor : s.factors) put(factor);
+  put(s.factors.size());
+  for (const auto& list : {s.factors, s.input_scales})
+    for (const float number : list) put(number);
   const char* isa = nullptr;  // FUSEBERT_ISA may change between two encoders
   fb_error error{};
   check(fb_isa(&isa, &error), error);

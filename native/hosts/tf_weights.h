@@ -30,7 +30,8 @@ constexpr size_t kTensorsPerLayer = 16;
 struct NodeSettings {
   int64_t hidden, heads, inner;
   Settings layers;
-  std::vector<float> factors;  // of static quantisation, or empty
+  std::vector<float> factors;       // of static quantisation, or empty
+  std::vector<float> input_scales;  // [layers, 2, hidden] of qkv and ffn_in, or empty
 };
 
 struct DestroyPool {

@@ -1,48 +1,364 @@
-"""Engines side by side: their rounds interleaved, so that a noisy machine is noisy for all of them."""
+"""Bench: models and engines side by side on the same inputs, their rounds interleaved, so that a noisy machine is noisy
+for all of them. Paths in, a Report and a tab-separated file out.
+
+Each number of threads has a process of its own, because frameworks keep the threads they started with."""
 
 from __future__ import annotations
 
+import platform
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import cycle
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fusebert import artifact
+from fusebert.engine import cores, isa
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.formats import huggingface
 from fusebert.progress import progress
+from fusebert.report import Report, Table
+from fusebert.runners import OnnxRuntime, Runner, Told, open_runner
+from fusebert.samples import Sample, Source, pad_to_lengths
+
+_USUAL = (1, 128)  # sequences, length
+_UNKNOWN_VOCABULARY = 100
+_ROUNDS = 10  # that a time to run is divided into
+_PERCENTILES = (50, 75, 90, 95, 99)
+_FILE_COLUMNS = (
+    "Latency(ms)", "Latency_P50", "Latency_P75", "Latency_P90", "Latency_P95", "Latency_P99", "Throughput(QPS)",
+    "model", "graph_optimization_level", "intra_op_num_threads", "batch_size", "sequence_length", "test_cases",
+    "test_times", "use_gpu", "use_io_binding", "average_sequence_length", "random_sequence_length",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of one call: the best, and percentiles over all rounds."""
+    """Milliseconds of one call: the best, the mean, percentiles and the standard deviation over all rounds."""
 
     best: float
+    mean: float
     p50: float
+    p75: float
     p90: float
+    p95: float
+    p99: float
+    deviation: float
     calls: int
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], Any]], rounds: int = 5, seconds: float = 0.3, show: bool = False
+    calls: Mapping[str, Callable[[], Any]],
+    rounds: int = 5,
+    seconds: float = 0.3,
+    show: bool = False,
+    *,
+    times: int | None = None,
+    warmup: float | None = None,
 ) -> dict[str, Timing]:
-    """Times every call for `seconds` in each of `rounds` turns, after one turn of warming up."""
+    """Times every call for `seconds`, or `times` times, in each of `rounds` turns, after warming up for `warmup` seconds
+    (a third of a turn), at least once."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     with progress("measuring", (rounds + 1) * len(calls), show) as advance:
         for turn in range(rounds + 1):
             for name, call in calls.items():
-                until = time.perf_counter() + (seconds if turn else seconds / 3)
-                while True:
-                    start = time.perf_counter()
-                    call()
-                    end = time.perf_counter()
-                    if turn:
-                        taken[name].append((end - start) * 1e3)
-                    if end >= until:
-                        break
+                if turn:
+                    taken[name] += _timed(call, seconds, times)
+                else:
+                    _timed(call, seconds / 3 if warmup is None else warmup, 1 if warmup is None and times else None)
                 advance(1)
-    return {name: _timing(times) for name, times in taken.items()}
+    return {name: _timing(milliseconds) for name, milliseconds in taken.items()}
+
+
+def _timed(call: Callable[[], Any], seconds: float, times: int | None) -> Iterator[float]:
+    until = time.perf_counter() + seconds
+    done = 0
+    while True:
+        start = time.perf_counter()
+        call()
+        end = time.perf_counter()
+        yield (end - start) * 1e3
+        done += 1
+        if done >= times if times is not None else end >= until:
+            return
 
 
 def _timing(times: list[float]) -> Timing:
-    p50, p90 = (float(p) for p in np.percentile(times, (50, 90)))
-    return Timing(min(times), p50, p90, len(times))
+    percentiles = (float(p) for p in np.percentile(times, _PERCENTILES))
+    return Timing(min(times), float(np.mean(times)), *percentiles, float(np.std(times)), len(times))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, as `bench` takes it; a value, so that another process can be told."""
+
+    models: tuple[str, ...]
+    batch_sizes: tuple[int, ...] = ()
+    sequence_lengths: tuple[int, ...] = ()
+    samples: int = 10
+    test_times: int = 0
+    run_time: float | None = None
+    warmup: float | None = None
+    inclusive: bool = False
+    average_length: int | None = None
+    random_length: bool = False
+    precisions: tuple[str, ...] = ()
+    traced: bool = False
+    level: int = 99
+    seed: int = 3
+    inputs: Told | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How often every sample is run, or turns of a time to run."""
+        if self.run_time is not None:
+            return _ROUNDS
+        return self.test_times or max(1, 1000 // self.samples)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One engine at one setting; `tokens` are the visible ones of an average batch, `average` a sequence's."""
+
+    engine: str
+    level: str
+    threads: int
+    batch: int
+    length: int
+    tokens: float
+    timing: Timing
+
+    @property
+    def qps(self) -> float:
+        """Sequences in a second."""
+        return self.batch * 1000 / self.timing.mean
+
+
+def bench(
+    models: Sequence[str | Path],
+    batch_sizes: Sequence[int] = (),
+    sequence_lengths: Sequence[int] = (),
+    threads: Sequence[int] = (),
+    output_dir: str | Path | None = None,
+    show_progress: bool = False,
+    **more: Any,
+) -> Report:
+    """Measures each model by its own framework and, in `precisions`, by fusebert, at every size and number of threads.
+
+    batch_sizes, sequence_lengths: 1 and 128, or what a model insists on, unless given. threads: all usable cores.
+    samples, test_times: different batches, and how often each is run (0: about a thousand calls in all); or run_time,
+    seconds for each engine and size. warmup: seconds before. inclusive: counts the time to convert the inputs.
+    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions, traced: fusebert and,
+    for checkpoints, traced and frozen torch beside. level: ONNX Runtime's optimisation. seed, inputs: as in compare.
+    output_dir: where the file goes; else beside the first model."""
+    settings = _checked(Settings(tuple(map(str, models)), tuple(batch_sizes), tuple(sequence_lengths), **more))
+    counts = tuple(threads) or (cores(),)
+    if min(counts) < 1:
+        raise FusebertError(f"threads must be at least 1, not {min(counts)}")
+    measured: list[Measured] = []
+    notes: dict[str, None] = {}
+    for count in counts:
+        alone = len(counts) == 1
+        found, told = (measure if alone else _in_own_process)(settings, count, show_progress)
+        measured += found
+        notes |= dict.fromkeys(told)
+    file, note = _write(settings, measured, output_dir)
+    facts = {**_machine(measured), "calls": _calls(settings), "file": file}
+    return Report("fusebert bench", facts, _tables(measured), (*notes, *note))
+
+
+def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[Measured], list[str]]:
+    """Measures everything with one number of threads, in this process; also returns what there is to say."""
+    notes: list[str] = []
+    with ExitStack() as stack:
+        runners = []
+        for runner in _runners(settings, threads, notes):
+            runners.append(stack.enter_context(closing(runner)))
+        batches = settings.batch_sizes or (_settled(runners, 0),)
+        lengths = settings.sequence_lengths or (_settled(runners, 1),)
+        measured = []
+        for batch in batches:
+            for length in lengths:
+                measured += _measure_size(settings, threads, runners, (batch, length), show)
+    return measured, notes
+
+
+def _in_own_process(settings: Settings, threads: int, show: bool) -> tuple[list[Measured], list[str]]:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(measure, settings, threads, show).result()
+
+
+def _checked(settings: Settings) -> Settings:
+    if not settings.models:
+        raise FusebertError("there is no model to measure")
+    least = {"batch_size": settings.batch_sizes, "sequence_length": settings.sequence_lengths,
+             "samples": (settings.samples,), "average_length": (settings.average_length or 1,)}  # fmt: skip
+    for name, values in least.items():
+        if min(values, default=1) < 1:
+            raise FusebertError(f"{name} must be at least 1, not {min(values)}")
+    if settings.test_times < 0 or (settings.run_time is not None and not 0 < settings.run_time < 1e6):
+        raise FusebertError("test_times must be 0 or more, and run_time a number of seconds")
+    if settings.test_times and settings.run_time is not None:
+        raise FusebertError("give run_time or test_times, not both")
+    return replace(settings, precisions=tuple(dict.fromkeys(settings.precisions)))
+
+
+def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
+    """Each model by its own framework, then traced, then in each precision."""
+    for model in settings.models:
+        path = Path(model)
+        yield open_runner(path, None, threads, settings.level, told=settings.inputs)
+        if path.is_dir() and artifact.is_artifact(path):
+            if settings.precisions:
+                notes.append(f"{path} is an artifact, which has its own precision.")
+            continue
+        if settings.traced and path.is_dir() and huggingface.is_checkpoint(path):
+            yield open_runner(path, None, threads, traced=True)
+        for precision in settings.precisions:
+            try:
+                yield open_runner(path, precision, threads)
+            except UnsupportedError as error:
+                notes.append(f"fusebert cannot run it by itself: {error}.")
+                break
+
+
+def _settled(runners: Sequence[Runner], place: int) -> int:
+    """The batch size or length that is usual, or that a model insists on."""
+    longest = min((runner.roles.longest for runner in runners if runner.roles.longest), default=_USUAL[1])
+    settled = [runner.roles.settled[place] for runner in runners if place in runner.roles.settled]
+    return settled[0] if settled else min(_USUAL[place], longest) if place else _USUAL[0]
+
+
+def _measure_size(
+    settings: Settings, threads: int, runners: Sequence[Runner], shape: tuple[int, int], show: bool
+) -> list[Measured]:
+    samples = _samples(settings, runners, shape)
+    calls = {runner.name: _call(runner, samples, settings.inclusive) for runner in runners}
+    seconds = 0.0 if settings.run_time is None else settings.run_time / _ROUNDS
+    times = settings.samples if settings.run_time is None else None
+    warmup = settings.warmup
+    if warmup is None and settings.run_time is not None:
+        warmup = settings.run_time / 10
+    timings = interleave(calls, settings.rounds, seconds, show, times=times, warmup=warmup)
+    tokens = float(np.mean([sample.mask.sum() for sample in samples]))
+    return [
+        Measured(
+            runner.name, str(settings.level) if isinstance(runner, OnnxRuntime) else "-", threads, *shape, tokens,
+            timings[runner.name],
+        )
+        for runner in runners
+    ]  # fmt: skip
+
+
+def _samples(settings: Settings, runners: Sequence[Runner], shape: tuple[int, int]) -> list[Sample]:
+    """Inputs that all models take."""
+    roles = [runner.roles for runner in runners]
+    vocabulary = min((one.vocabulary for one in roles if one.vocabulary), default=_UNKNOWN_VOCABULARY)
+    padding = next((n for one in roles for n in (one.hiding_id, one.padding_id) if n is not None), None)
+    length = shape[1]
+    average = settings.average_length or ((length + 1) // 2 if settings.random_length else length)
+    if average > length:
+        raise FusebertError(f"average_length {average} is more than the sequence length, {length}")
+    source = Source(vocabulary, padding_id=padding)
+    random = np.random.default_rng(settings.seed)
+    masks = [pad_to_lengths(random, shape, average, settings.random_length) for _ in range(settings.samples)]
+    return [source.fill(random, mask) for mask in masks]
+
+
+def _call(runner: Runner, samples: Sequence[Sample], inclusive: bool) -> Callable[[], Any]:
+    """A call that runs the next sample; the first one runs here, where an error is told well."""
+    runner.run(samples[0].ids, samples[0].mask, samples[0].types)
+    if inclusive:
+        given = cycle(samples)
+
+        def convert_and_answer() -> Any:
+            sample = next(given)
+            return runner.answer(runner.prepare(sample.ids, sample.mask, sample.types))
+
+        return convert_and_answer
+    prepared = cycle([runner.prepare(sample.ids, sample.mask, sample.types) for sample in samples])
+    return lambda: runner.answer(next(prepared))
+
+
+def _tables(measured: Sequence[Measured]) -> tuple[Table, Table]:
+    """Speed, and the spread of it; ratios are to the first engine at the same setting."""
+    first: dict[tuple[int, int, int], float] = {}
+    speed, spread = [], []
+    for m in measured:
+        t = m.timing
+        setting = m.threads, m.batch, m.length
+        ratio = first.setdefault(setting, t.mean) / t.mean
+        place = m.engine, f"{m.batch}x{m.length}", m.threads
+        per_second = round(m.qps, 1), round(m.tokens * 1000 / t.mean)
+        speed.append((*place, round(t.mean, 3), round(t.deviation, 3), *per_second, round(ratio, 2)))
+        spread.append((*place, *(round(p, 3) for p in (t.p50, t.p75, t.p90, t.p95, t.p99))))
+    columns = "engine", "size", "threads"
+    return (
+        Table("speed", (*columns, "mean_ms", "deviation", "qps", "tokens/s", "ratio"), tuple(speed)),
+        Table("percentiles_ms", (*columns, *(f"p{p}" for p in _PERCENTILES)), tuple(spread)),
+    )
+
+
+def _write(
+    settings: Settings, measured: Sequence[Measured], output_dir: str | Path | None
+) -> tuple[str, tuple[str, ...]]:
+    """Writes the file, fastest first; returns where it is, or why it is not there."""
+    folder = Path(settings.models[0]).resolve().parent if output_dir is None else Path(output_dir)
+    batches, lengths = ("-".join(map(str, dict.fromkeys(n))) for n in zip(*((m.batch, m.length) for m in measured)))
+    file = folder / f"perf_results_CPU_B{batches}_S{lengths}_{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    lines = ["\t".join(_FILE_COLUMNS)]
+    for m in sorted(measured, key=lambda m: m.timing.mean):
+        t = m.timing
+        numbers = [f"{n:.2f}" for n in (t.mean, t.p50, t.p75, t.p90, t.p95, t.p99, m.qps)]
+        average = settings.average_length or round(m.tokens / m.batch)
+        rest = (m.engine, m.level, m.threads, m.batch, m.length, settings.samples, settings.rounds, False, False)
+        lines.append("\t".join([*numbers, *map(str, (*rest, average, settings.random_length))]))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        if output_dir is not None:
+            raise FusebertError(f"{file} cannot be written: {error}") from None
+        return "", (f"{file} cannot be written: {error}; --output-dir names another folder.",)
+    return str(file), ()
+
+
+def _calls(settings: Settings) -> str:
+    if settings.run_time is not None:
+        return f"for {settings.run_time:g} s each, in {_ROUNDS} turns"
+    return f"{settings.samples} samples, {settings.rounds} times each, in turns"
+
+
+def _machine(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Facts about where this was measured."""
+    versions = {"fusebert": version("fusebert")}
+    for name, packages in (("onnxruntime", ("onnxruntime",)), ("tensorflow", ("tensorflow", "tensorflow-cpu")),
+                           ("torch", ("torch",))):  # fmt: skip
+        if any(f" by {name}" in m.engine for m in measured):
+            versions[name] = _version(packages)
+    return {"cpu": _cpu(), "cores": cores(), "isa": isa(), "python": platform.python_version(), "versions": versions}
+
+
+def _version(packages: Sequence[str]) -> str:
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "?"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,88 +1,183 @@
-"""Two models on the same inputs: how far apart are their answers, and is that within what the precision promises?"""
+"""Compare: two models on the same made-up inputs. Paths or Models in, differences and a verdict out: how far apart are
+their answers, and is that within tolerance?
+
+Answers at positions that the mask hides are judged apart and decide nothing: nobody should read them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fusebert.difference import TOLERANCES, Difference, Tolerance, difference, table, within
+from fusebert.errors import FusebertError
+from fusebert.formats.onnx_tensor import encode
 from fusebert.graph import Array, Graph
+from fusebert.judge import Judge, Questions, Sizes
 from fusebert.match.assemble import Assembled
 from fusebert.match.translate import translate
 from fusebert.model import Model
 from fusebert.ops import evaluate
+from fusebert.plan import PRECISIONS
 from fusebert.progress import progress
-from fusebert.report import Table
+from fusebert.report import Report, Table
+from fusebert.roles import UnknownInputError
+from fusebert.runners import Fusebert, Runner, Told, open_runner
 
-# Worst error as a share of the output's scale; mean cosine per row.
-TOLERANCES = {"fp32": (1e-4, 0.99999), "bf16": (0.05, 0.999), "int8": (0.2, 0.99), "int8-bf16": (0.2, 0.99)}
-MOST_FLIPS = 0.1  # of the rows, on random ids, where many a decision is close
+__all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
 
-
-@dataclass(frozen=True)
-class Difference:
-    """Of one output: the worst error as a share of its scale, the cosine of its rows, and for logits the share of rows
-    whose largest is another one."""
-
-    output: str
-    worst_error: float
-    mean_cosine: float
-    worst_cosine: float
-    flips: float = 0.0
+Compared = Model | Runner | str | Path
+_ALLOWED = "Hidden positions differ, which is allowed: nobody should read them."
 
 
-def difference(output: str, baseline: Array, other: Array) -> Difference:
-    """Compares rows along the last axis; a NaN on either side counts as infinitely wrong."""
-    if np.isnan(baseline).any() or np.isnan(other).any():
-        return Difference(output, float("inf"), -1.0, -1.0, 1.0)
-    a, b = baseline.astype(np.float64), other.astype(np.float64)
-    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    cosine = np.where(
-        lengths > 0, (a * b).sum(-1) / np.where(lengths > 0, lengths, 1), (np.abs(a - b).sum(-1) == 0) * 1.0
-    )
-    scale = float(np.abs(a).max(initial=0)) or 1.0
-    flips = float((a.argmax(-1) != b.argmax(-1)).mean()) if "logits" in output else 0.0
-    error = float(np.abs(a - b).max(initial=0)) / scale
-    return Difference(output, error, float(cosine.mean()), float(cosine.min()), flips)
+class Comparison(list[Difference]):
+    """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
+    and `facts` and `notes` are what else there is to say."""
+
+    def __init__(
+        self,
+        visible: Iterable[Difference],
+        hidden: Sequence[Difference],
+        same: bool,
+        title: str,
+        facts: Mapping[str, Any],
+        notes: Sequence[str],
+    ) -> None:
+        super().__init__(visible)
+        self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
+
+    def report(self) -> Report:
+        """Everything, to be shown."""
+        rows = tuple(
+            (d.output, place, _short(d.worst), _short(d.mean), _short(d.over), d.not_finite, d.failed)
+            for place, differences in (("visible", self), ("hidden", self.hidden))
+            for d in differences
+        )
+        columns = ("output", "at", "worst", "mean", "over", "nan", "failed")
+        tables = Table("outputs", columns, rows), table(self, "closeness")
+        return Report(self.title, {**self.facts, "same": self.same}, tables, tuple(self.notes))
 
 
-def sample_inputs(model: Model, seed: int = 0) -> list[dict[str, Array]]:
-    """Random ids at several lengths with padding right, left and in holes; the same for every precision."""
-    random = np.random.default_rng(seed)
-    network = model.network
-    longest = network.embeddings.longest
-    batches = []
-    for sequences, length in ((1, 1), (4, 16), (3, 64), (2, 128), (1, 384)):
-        length = min(length, longest)
-        ids = random.integers(0, len(network.embeddings.word), (sequences, length))
-        mask = np.ones_like(ids)
-        for row, kind in zip(mask[1:], ("right", "left", "holes"), strict=False):
-            cut = int(random.integers(1, length)) if length > 1 else 0
-            if kind == "right":
-                row[length - cut :] = 0
-            elif kind == "left":
-                row[:cut] = 0
-            else:
-                row[1::3] = 0
-        batches.append({"input_ids": ids, "attention_mask": mask})
-    return batches
+def compare(
+    baseline: Compared,
+    other: Compared,
+    show_progress: bool = False,
+    *,
+    batch_size: int | None = None,
+    sequence_length: int | None = None,
+    samples: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 3,
+    precision: str | None = None,
+    inputs: Told | None = None,
+    threads: int | None = None,
+    output_dir: str | Path | None = None,
+) -> Comparison:
+    """Runs both models on random ids with every kind of padding that the baseline honours, and compares the answers.
+
+    A Model is run as it is; a path by its framework: an ONNX file, a SavedModel, a frozen graph, a checkpoint or an
+    artifact. `precision` makes fusebert run the other one.
+    batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
+    rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
+    inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
+    output_dir: a folder for what went into and came out of the baseline, as ONNX tools keep it."""
+    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("samples", samples)):
+        if value is not None and value < 1:
+            raise FusebertError(f"{name} must be at least 1, not {value}")
+    opened = _open(baseline, other, precision, inputs, threads)
+    with opened[0] as first, opened[1] as second:
+        tolerance = _tolerance(rtol, atol, first, second)
+        questions = Questions(first, second, Sizes(batch_size, sequence_length, samples), seed)
+        judge = Judge(first, second, tolerance, questions)
+        with progress("comparing", questions.count, show_progress) as advance:
+            for number, sample in enumerate(questions.samples()):
+                answers = judge.ask(sample)
+                if output_dir is not None:
+                    _save(Path(output_dir), number, first.feeds(sample.ids, sample.mask, sample.types), answers)
+                advance(1)
+        return _conclude(first, second, tolerance, questions, judge)
 
 
-def compare(baseline: Model, other: Model, show_progress: bool = False) -> list[Difference]:
-    """The difference of every output over `sample_inputs`, at visible positions."""
-    pairs: dict[str, tuple[list[Array], list[Array]]] = {}
-    batches = sample_inputs(baseline)
-    with progress("comparing", len(batches), show_progress) as advance:
-        for inputs in batches:
-            visible = inputs["attention_mask"].astype(bool)
-            expected, got = (model.run(inputs["input_ids"], inputs["attention_mask"]) for model in (baseline, other))
-            for name, value in expected.items():
-                rows, others = (_rows(name, v, visible) for v in (value, got[name]))
-                pairs.setdefault(name, ([], []))[0].append(rows)
-                pairs[name][1].append(others)
-            advance(1)
-    return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+def _open(
+    baseline: Compared, other: Compared, precision: str | None, told: Told | None, threads: int | None
+) -> list[AbstractContextManager[Runner]]:
+    """Both as runners, which are closed afterwards where they are opened here. The baseline's graph is run as it
+    stands, without ONNX Runtime's own optimisation."""
+    opened: list[AbstractContextManager[Runner]] = []
+    unknown = []
+    for what, ours, level in ((baseline, None, 0), (other, precision, 99)):
+        if isinstance(what, Model):
+            opened.append(nullcontext(Fusebert(what)))
+        elif isinstance(what, str | Path):
+            try:
+                runner = open_runner(what, ours, threads, level, told=told)
+            except UnknownInputError as error:
+                unknown.append(error)
+                runner = open_runner(what, ours, threads, level)
+            opened.append(closing(runner))
+        else:
+            opened.append(nullcontext(what))
+    if len(unknown) == 2:
+        raise unknown[0]
+    return opened
+
+
+def _tolerance(rtol: float | None, atol: float | None, first: Runner, second: Runner) -> Tolerance:
+    loosest = max((first.roles.precision, second.roles.precision), key=PRECISIONS.index)
+    if rtol is None and atol is None and loosest != "fp32":
+        return Tolerance(precision=loosest)
+    usual = Tolerance()
+    given = (usual.rtol if rtol is None else rtol), (usual.atol if atol is None else atol)
+    if not all(np.isfinite(given)) or min(given) < 0:
+        raise FusebertError(f"rtol and atol must be 0 or more, not {given[0]:g} and {given[1]:g}")
+    return Tolerance(*given)
+
+
+def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Questions, judge: Judge) -> Comparison:
+    visible, hidden, failed = judge.visible, judge.hidden, len(judge.failures)
+    close = not failed if tolerance.precision is None else within(visible, tolerance.precision)
+    same = close and not judge.missing
+    samples = sum(judge.paddings.values())
+    if same:
+        verdict = f"same answers: {samples} samples within {tolerance}"
+    else:
+        worst = max(visible, key=lambda d: (d.failed, d.worst_error))
+        how = f"{failed} of {samples} samples are over {tolerance}; {worst.output} is off by up to {worst.worst:.3g}"
+        verdict = f"different answers: {'; '.join([*judge.missing, *([] if close else [how])])}"
+    facts = {
+        "verdict": verdict,
+        "samples": samples,
+        "failed_samples": failed,
+        "size": f"1 x 1 to 1 x {questions.longest}" if questions.various else " x ".join(map(str, questions.shape)),
+        "paddings": judge.paddings,
+        "tolerance": str(tolerance),
+        "inputs": {role: given.name for role, given in first.inputs.items()},
+    }
+    notes = [*questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
+    return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes)
+
+
+def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
+    """One sample as ONNX tools expect it: batch_B_seq_S/test_data_set_N/input_K.pb and output_K.pb."""
+    batch, length = next(iter(inputs.values())).shape
+    place = folder / f"batch_{batch}_seq_{length}" / f"test_data_set_{number}"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for word, arrays in (("input", inputs), ("output", outputs)):
+            for k, (name, array) in enumerate(arrays.items()):
+                (place / f"{word}_{k}.pb").write_bytes(encode(name, array))
+    except OSError as error:
+        raise FusebertError(f"{place} cannot be written: {error}") from None
+
+
+def _short(value: float) -> float | str:
+    """Three digits; JSON has no infinity."""
+    return float(f"{value:.3g}") if np.isfinite(value) else "inf"
 
 
 def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list[Difference]:
@@ -128,19 +223,3 @@ def _rows(name: str, value: Array, visible: Array) -> Array:
     if name in ("start_logits", "end_logits"):
         return value[visible][:, None]
     return value[visible] if value.ndim == 3 else value
-
-
-def within(differences: list[Difference], precision: str) -> bool:
-    """Whether every difference is within the precision's tolerances. A row of a few logits may point anywhere once they
-    are near zero, so for those error and flips count instead of the angle."""
-    error, cosine = TOLERANCES[precision]
-    return all(
-        d.worst_error <= error and d.flips <= MOST_FLIPS and (d.mean_cosine >= cosine or "logits" in d.output)
-        for d in differences
-    )
-
-
-def table(differences: list[Difference], title: str = "differences") -> Table:
-    """As a table of a report."""
-    rows: list[tuple[Any, ...]] = [tuple(asdict(d).values()) for d in differences]
-    return Table(title, ("output", "worst_error", "mean_cosine", "worst_cosine", "flips"), tuple(rows))

@@ -120,7 +120,9 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
 
 def _put_in_place(made: Path, path: Path) -> None:
-    for file in made.iterdir():
+    for file in filter(Path.is_file, made.rglob("*")):
+        if file.stat().st_nlink > 1:  # a link to somebody else's file
+            continue
         file.chmod(0o666 & ~_umask())  # whatever the library that wrote it chose
         with file.open("rb") as opened:
             os.fsync(opened.fileno())

@@ -22,6 +22,10 @@ OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids
 _WORDS = (("mask", "mask"), ("segment", "types"), ("type", "types"), ("ids", "ids"), ("token", "ids"), ("word", "ids"))
 
 
+class UnknownInputError(FusebertError):
+    """The user named an input that the model does not have."""
+
+
 @dataclass(frozen=True)
 class Input:
     """An input as its framework declares it: the name to feed it by, and the tensor it is in the graph, if that is
@@ -121,13 +125,12 @@ def _by_tables(finding: Finding) -> _Known:
         if node.word != "embed" or node.inputs[0] not in graph.weights:
             continue
         rows = graph.weights[node.inputs[0]].shape[0]
-        if node.inputs[1] not in finding.raised.content:
-            positions.append(rows)
-            continue
         try:
             index = computed(graph, node.inputs[1], probe)
         except FusebertError:
             continue
+        if node.inputs[1] not in finding.raised.content and index.size and np.ptp(index):
+            positions.append(rows)
         for name in graph.inputs:
             if name in probe and np.array_equal(index, probe[name]):
                 sizes[name] = min(rows, sizes.get(name, rows))
@@ -167,7 +170,7 @@ def _told(inputs: Sequence[Input], told: Mapping[str, str | None]) -> dict[str, 
             continue
         match = next((given for given in inputs if name in (given.name, given.tensor)), None)
         if match is None:
-            raise FusebertError(f"it has no input {name!r}; there are {', '.join(given.name for given in inputs)}")
+            raise UnknownInputError(f"it has no input {name!r}; there are {', '.join(given.name for given in inputs)}")
         if match in chosen.values():
             raise FusebertError(f"input {name!r} cannot be two things at once")
         chosen[role] = match

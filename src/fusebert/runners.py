@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended,
 _FUSED_OPS = {"Bert", "BertHiddenStates"}
 
 Told = Mapping[str, str | None]
-Feeds = Mapping[str, Array]
+Feeds = Mapping[str, Any]
 
 
 class Runner(Protocol):
@@ -129,7 +130,7 @@ class Fusebert(Runner):
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:
         assert self._model is not None  # not closed
-        return self._model.run(*prepared.values())
+        return self._model.run(**prepared)
 
     def close(self) -> None:
         self._model = None
@@ -186,55 +187,43 @@ class TensorFlow(Runner):
         if _FUSED_OPS.intersection(_words(graph)):
             import fusebert.tensorflow  # noqa: F401 (brings the op)
         try:
-            if path.is_dir():
-                inputs, outputs = self._load(tf, path)
-            else:
-                inputs, outputs = self._import(tf, path, graph)
+            inputs = self._load(tf, path, graph) if path.is_dir() else self._import(tf, path, graph)
         except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
             raise FusebertError(f"{path} is not accepted by TensorFlow: {_first(error)}") from error
         self.name = f"{path} by tensorflow"
-        self.outputs = tuple(outputs)
-        chosen = tuple(one.tensor for one in inputs)
-        graph = replace(graph, inputs=chosen, outputs=tuple(tensor for tensor in outputs.values() if tensor))
-        self.roles = _roles_of(path, inputs, graph, told)
+        self.roles = _roles_of(path, inputs, _with_inputs(graph, tuple(one.tensor for one in inputs)), told)
         self._constant = tf.constant
 
-    def _load(self, tf: Any, path: Path) -> tuple[list[Input], dict[str, str]]:
+    def _load(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
         self._kept = tf.saved_model.load(str(path))  # a signature does not keep its model alive
         signatures = self._kept.signatures
         if not signatures:
             raise UnsupportedError(f"{path} has no signature to call")
-        name = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
-        self._call = signatures[name]
-        places = tensorflow_signature(path, name)
-        inputs = [
-            Input(key, spec.dtype.name, _sizes(spec.shape.as_list() if spec.shape.rank is not None else None),
-                  places[0].get(key, ""))
-            for key, spec in self._call.structured_input_signature[1].items()
-        ]  # fmt: skip
-        return inputs, {key: places[1].get(key, "") for key in self._call.structured_outputs}
+        chosen = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
+        self._call = signatures[chosen]
+        self.outputs = tuple(self._call.structured_outputs)
+        specs = self._call.structured_input_signature[1]
+        names = graph.facts["names"]
+        tensors = {names[tensor]: tensor for tensor in reversed(graph.inputs)}
+        tensors |= {names[tensor]: tensor for tensor in graph.inputs if tensor.startswith(f"{chosen}_")}
+        return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in specs.items()]
 
-    def _import(self, tf: Any, path: Path, graph: Graph) -> tuple[list[Input], dict[str, str]]:
+    def _import(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
         definition = tf.compat.v1.GraphDef()
         data = path.read_bytes()
-        if path.suffix == ".pbtxt" or data[:1] == b"n":
+        if path.suffix == ".pbtxt" or data[:1] != b"\n":
             from google.protobuf import text_format
 
             text_format.Parse(data, definition)
         else:
             definition.ParseFromString(data)
         effects = {tensor for node in graph.nodes if node.word in EFFECTS for tensor in node.outputs}
-        outputs = {tensor: tensor for tensor in graph.outputs if tensor not in effects}
-        wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
-        tensors = {name: wrapped.graph.as_graph_element(name) for name in (*graph.inputs, *outputs)}
-        pruned = wrapped.prune([tensors[name] for name in graph.inputs], {name: tensors[name] for name in outputs})
-        self._call = lambda **given: pruned(*(given[name] for name in graph.inputs))
-        inputs = []
-        for name in graph.inputs:
-            shape = tensors[name].shape
-            sizes = _sizes(shape.as_list() if shape.rank is not None else None)
-            inputs.append(Input(name, tensors[name].dtype.name, sizes, name))
-        return inputs, outputs
+        self._kept = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
+        element = self._kept.graph.as_graph_element
+        self.outputs = tuple(tensor for tensor in graph.outputs if tensor not in effects)
+        call = self._kept.prune(list(map(element, graph.inputs)), {name: element(name) for name in self.outputs})
+        self._call = lambda **given: call(*(given[name] for name in graph.inputs))
+        return [_tf_input(name, element(name), name) for name in graph.inputs]
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
         return {name: self._constant(array) for name, array in self.feeds(ids, mask, types).items()}
@@ -268,9 +257,9 @@ class Torch(Runner):
                 raise FusebertError(f"{path} is not accepted by transformers: {_first(error)}") from error
         self.name = f"{path} by torch{', traced and frozen' if traced else ''}"
         self.roles = _torch_roles(model)
-        self._torch, self._model, self._traced = torch, model, {} if traced else None
+        self._torch, self._model = torch, model
+        self._traced: dict[Any, Any] | None = {} if traced else None  # by shape
         few = np.ones((1, 2), np.int64)
-        self.outputs = ()
         self.outputs = tuple(self._stock(self.prepare(few, few, few * 0)))
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
@@ -311,11 +300,6 @@ class Torch(Runner):
 
     def close(self) -> None:
         self._model = self._traced = None
-
-
-def tensorflow_signature(path: Path, name: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The tensors that go into and come out of a SavedModel's signature, by their public names."""
-    raise NotImplementedError
 
 
 def _outputs_of(model: Model) -> tuple[str, ...]:
@@ -365,8 +349,7 @@ def _import(name: str, path: Path) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        package = "tensorflow-cpu" if name == "tensorflow" else name
-        raise FusebertError(f"{path} needs {name}, which cannot be imported ({error}); try: pip install {package}") from error
+        raise FusebertError(f"{path} needs {name}, which is missing: {error}; try: pip install {name}") from error
 
 
 def _tensorflow(path: Path, threads: int | None) -> Any:
@@ -384,24 +367,41 @@ def _tensorflow(path: Path, threads: int | None) -> Any:
     return tf
 
 
-def _quiet(transformers: Any) -> Any:
+def _tf_input(name: str, tensor: Any, place: str) -> Input:
+    sizes = None if tensor.shape.rank is None else _sizes(tensor.shape.as_list())
+    return Input(name, tensor.dtype.name, sizes, place)
+
+
+def _with_inputs(graph: Graph, inputs: tuple[str, ...]) -> Graph:
+    """A graph without what needs other inputs: other signatures."""
+    maker = {tensor: node for node in graph.nodes for tensor in node.outputs}
+
+    def needed(output: str) -> set[str]:
+        seen, left = {output}, [output]
+        while left:
+            node = maker.get(left.pop())
+            new = set(() if node is None else node.inputs) - seen
+            seen |= new
+            left += new
+        return seen
+
+    others = set(graph.inputs) - set(inputs)
+    return replace(graph, inputs=inputs, outputs=tuple(name for name in graph.outputs if not needed(name) & others))
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
     """No progress bar and no advice while a model is loaded."""
-    from contextlib import contextmanager
-
-    @contextmanager
-    def quiet() -> Any:
-        logging = transformers.utils.logging
-        verbosity, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        try:
-            yield
-        finally:
-            logging.set_verbosity(verbosity)
-            if shown:
-                logging.enable_progress_bar()
-
-    return quiet()
+    logging = transformers.utils.logging
+    verbosity, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _read_if_possible(path: Path) -> Graph | None:

@@ -56,7 +56,7 @@ Shape: 2 dim Dimension*, 3 unknown_rank bool
 Dimension: 1 size int64, 2 name string
 DataType = DT_INVALID:0 DT_FLOAT:1 DT_DOUBLE:2 DT_INT32:3 DT_UINT8:4 DT_INT16:5 DT_INT8:6 DT_STRING:7 DT_COMPLEX64:8 DT_INT64:9 DT_BOOL:10 DT_QINT8:11 DT_QUINT8:12 DT_QINT32:13 DT_BFLOAT16:14 DT_UINT16:17 DT_HALF:19 DT_RESOURCE:20 DT_VARIANT:21 DT_UINT32:22 DT_UINT64:23 DT_FLOAT_REF:101
 """  # noqa: E501
-_GRAMMAR = {
+GRAMMAR = {
     "SavedModel": {2: "MetaGraph"},
     "MetaGraph": {2: "GraphDef"},
     "GraphDef": {1: "NodeDef", 2: "Library"},
@@ -145,6 +145,12 @@ def read_graph(path: Path) -> Graph:
 
 
 def _parse(path: Path, name: str) -> tuple[Any, _Reader]:
+    message, ranges = parse(path, name)
+    return message, _Reader(path, map_file(path), ranges)
+
+
+def parse(path: Path, name: str) -> tuple[Any, tuple[tuple[int, int], ...]]:
+    """A message of a file, binary or text, without its weights; and where those are."""
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
 
@@ -153,10 +159,9 @@ def _parse(path: Path, name: str) -> tuple[Any, _Reader]:
         if path.suffix == ".pbtxt" or (data[0] in b"nsm \n" and b"{" in bytes(data[:256])):
             if len(data) > _LARGEST_TEXT:
                 raise FusebertError("text of this size is not read; save the graph in binary form")
-            message = text_format.Parse(bytes(data), _messages()[name](), allow_unknown_field=True)
-            return message, _Reader(path, data, ())
-        skeleton = cut(data, _GRAMMAR, name)
-        return _messages()[name].FromString(skeleton.message), _Reader(path, data, skeleton.ranges)
+            return text_format.Parse(bytes(data), _messages()[name](), allow_unknown_field=True), ()
+        skeleton = cut(data, GRAMMAR, name)
+        return _messages()[name].FromString(skeleton.message), skeleton.ranges
     except (FusebertError, DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         raise FusebertError(f"{path} is not a readable TensorFlow {name}: {error}") from None
 

@@ -1,6 +1,7 @@
 """A Graph with functions -> one flat Graph in the same dialect: every call replaced by the function's nodes, only what
 the outputs need, each tensor made before it is read. Tensors inside a call are named `call/inner_call/tensor`; the
-call's own outputs are made from them by the word `identity`."""
+call's own outputs are made from them by the word `identity`. The fact `calls` has, for every such path, the function
+and what its arguments are."""
 
 from __future__ import annotations
 
@@ -87,13 +88,17 @@ class _Inliner:
         self._nodes: list[Node] = []
         self._weights: dict[str, Weight] = {}
         self._types: dict[str, TensorType] = {}
+        self._calls: dict[str, tuple[str, dict[str, str]]] = {}
 
     def flat(self) -> Graph:
         main = self._body("")
         main = replace(main, inputs=tuple(tensor for tensor in main.inputs if tensor not in main.weights))
         self._measure("", ())
         self._expand(main, lambda tensor: tensor, "", "", {})
-        flat = replace(main, nodes=tuple(self._nodes), weights=self._weights, types=self._types, functions={})
+        facts = {**main.facts, "calls": self._calls}
+        flat = replace(
+            main, nodes=tuple(self._nodes), weights=self._weights, types=self._types, functions={}, facts=facts
+        )
         return ordered(flat)
 
     def _body(self, function: str) -> Graph:
@@ -144,6 +149,7 @@ class _Inliner:
         body = self._body(called)
         path = self._prefix(prefix, node)
         bound = dict.fromkeys(body.inputs, "") | dict(zip(body.inputs, node.inputs, strict=False))
+        self._calls[path] = called, bound
 
         def rename(tensor: str) -> str:
             return bound[tensor] if tensor in bound else tensor and path + tensor

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.plan import make_plan
 from fusebert.torch.encoder import Fused, State, fused_class, sample_rows, wire
+from fusebert.torch.packing import forget
 from fusebert.torch.readers import hidden_rows
 from fusebert.torch.settings import chosen
 from fusebert.torch.wiring import layer_names
@@ -47,7 +48,7 @@ def optimize(
             _fuse(model, name, encoder, wanted)
         except UnsupportedError as error:
             raise UnsupportedError(f"{name or type(encoder).__name__} cannot be fused: {error}") from None
-        sample_for_int8(encoder)
+        _start_afresh(encoder)
     return model
 
 
@@ -91,10 +92,12 @@ def _fusing_post_init(self: PreTrainedModel) -> None:
             warnings.warn(f"fusebert: {type(self).__name__} keeps its original encoder: {error}", stacklevel=3)
 
 
-def sample_for_int8(encoder: nn.Module) -> None:
-    """Takes the sample now, while real weights are at hand: a graph may be exported before anything runs."""
+def _start_afresh(encoder: nn.Module) -> None:
+    """Forgets what was packed, and takes int8's sample now: a graph may be exported before anything runs."""
     assert isinstance(encoder, Fused)
     state = encoder.fusebert
+    assert state.wiring is not None
+    forget(state.wiring.weights())
     if state.settings.precision.startswith("int8") and not state.settings.ranges:
         state.sample = sample_rows(state.base)
 

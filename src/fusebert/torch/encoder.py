@@ -16,6 +16,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from fusebert.encoder import Batch
+from fusebert.errors import UnsupportedError
 from fusebert.graph import Array
 from fusebert.plan import PRODUCTS
 from fusebert.quantize import random_ids
@@ -82,13 +83,18 @@ class Fused(nn.Module):
             return "the embedded rows are not a CPU tensor of three dimensions"
         if mask is not None and (not isinstance(mask, torch.Tensor) or mask.device.type != "cpu"):
             return f"the attention mask is a {type(mask).__name__} or not on the CPU"
-        return "" if torch.compiler.is_compiling() else self._reason_inside()
+        return self._reason_inside()
 
     def _reason_inside(self) -> str:
         """Why the modules inside may not be passed over, if so."""
         wiring = self.fusebert.wiring
+        if torch.compiler.is_compiling():
+            return "" if wiring else "its layers have not run since they changed"
         if wiring is None or not wiring.intact():
-            wiring = self.fusebert.wiring = wire(self)
+            try:
+                wiring = self.fusebert.wiring = wire(self)
+            except UnsupportedError as error:
+                return str(error)
         return "hooks listen to its layers" if wiring.foreign_hooks() else ""
 
     def _wants(self, name: str, named: dict[str, Any]) -> Any:
@@ -156,7 +162,7 @@ class Fused(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.fusebert.wiring = wire(self)
+        self._reason_inside()
 
     original: type[nn.Module]
     output_type: type[Any]

@@ -48,10 +48,22 @@ class _Packed:
         # Kept, so that no other tensor can come to lie in the same place unseen. The first one's memory is not: with it
         # the entry goes.
         first = weights[0].untyped_storage().data_ptr()
-        self.kept = [s for s in (w.untyped_storage() for w in weights) if s.data_ptr() != first]
+        self.kept = [w.detach() for w in weights if w.untyped_storage().data_ptr() != first]
+        self.probes = [w[len(w) // 2, w.shape[1] // 2 :][:1] for w in self.kept if w.dim() == 2]
+        self.seen = self._probe()
+
+    def fits(self, places: tuple[int, ...], versions: tuple[int, ...]) -> bool:
+        """Whether these are still the weights it was packed from. Merging an adapter writes past torch's versions
+        (`weight.data += delta`), so a number of every matrix is looked at as well."""
+        return self.versions == versions and self.places == places and self.seen == self._probe()
+
+    def _probe(self) -> bytes:
+        return torch.cat(self.probes).float().numpy().tobytes() if self.probes else b""
 
 
-_cache: dict[tuple[int, Recipe], list[_Packed]] = {}
+_Key = tuple[int, Recipe]
+_cache: dict[_Key, list[_Packed]] = {}
+_watched: set[_Key] = set()  # whose memory will tell when it goes
 _lock = threading.RLock()
 _version = attrgetter("_version")
 
@@ -62,19 +74,27 @@ def packed_engine(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Ten
     versions = _versions(weights)
     key = (places[0] if places else 0, recipe)
     for packed in _cache.get(key, ()):
-        if packed.versions == versions and packed.places == places:
+        if packed.fits(places, versions):
             return packed.engine
     with _lock:
         entries = _cache.setdefault(key, [])
         for packed in entries:
-            if packed.versions == versions and packed.places == places:
+            if packed.fits(places, versions):
                 return packed.engine
         entries[:] = [packed for packed in entries if packed.first != id(weights[0])][-_MOST + 1 :]
         made = _Packed(_pack(weights, recipe, sample), weights, places, versions)
-        if not entries:
-            weakref.finalize(weights[0].untyped_storage(), _cache.pop, key, None).atexit = False
+        if key not in _watched:
+            _watched.add(key)
+            weakref.finalize(weights[0].untyped_storage(), _drop, key).atexit = False
         entries.append(made)
         return made.engine
+
+
+def forget(weights: list[torch.Tensor]) -> None:
+    """Drops every packed form of these weights; they are packed again when they are next used."""
+    with _lock:
+        for key in [key for key in _cache if key[0] == weights[0].data_ptr()]:
+            _cache[key].clear()
 
 
 def packed_bytes() -> int:
@@ -95,6 +115,11 @@ def _pool(threads: int, _process: int) -> Any:
 @cache
 def _cores() -> int:
     return cores()
+
+
+def _drop(key: _Key) -> None:
+    _watched.discard(key)
+    _cache.pop(key, None)
 
 
 def _versions(weights: list[torch.Tensor]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.plan import PRECISIONS, make_plan
+from fusebert.plan import PRECISIONS
 
 PADDING = ("auto", "skip", "compute")
 
@@ -31,8 +31,8 @@ class Settings:
             raise FusebertError(f"threads: a whole number from 0 to 1024 is expected, not {self.threads!r:.40}")
         if self.calibrate and self.precision != "fp32":
             raise FusebertError(f"calibration runs in fp32, not in {self.precision}; use the ranges afterwards")
-        if self.ranges:
-            make_plan(self.precision, max(1, len(self.ranges) // 8), self.ranges)
+        if self.ranges and not self.precision.startswith("int8"):
+            raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {self.precision}")
 
 
 _defaults = Settings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +14,23 @@ import numpy as np
 from fusebert.encoder import LINEARS, Encoder, Layer
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx_write import NewNode, rewrite
-from fusebert.graph import Array, Graph
+from fusebert.graph import Array
 from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.cut import Cut, cut, embedded
-from fusebert.match.find import Finding, Found, find
-from fusebert.match.readers import FIRST
-from fusebert.plan import make_plan
-from fusebert.quantize import convert_encoder, smooth
+from fusebert.match.cut import Cut, embedded
+from fusebert.match.find import Finding
 from fusebert.read import read
-from fusebert.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
+from fusebert.rewrite.places import Rewritten, choose_padding, find_places, packed_encoder
+from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
-
-
-@dataclass(frozen=True)
-class Rewritten:
-    """What was replaced, and what becomes of hidden positions in each place."""
-
-    finding: Finding
-    cuts: tuple[Cut, ...]
-    padding: tuple[str, ...]
 
 
 def rewrite_onnx(
     source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None
 ) -> Rewritten:
     """Writes `source` to `out` with a fused operator for every encoder."""
-    finding, cuts = _find(source, read(source))
+    finding, cuts = find_places(source, read(source))
     chosen = tuple(choose_padding(found, padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
@@ -65,7 +54,7 @@ def rewrite_stock(source: Path, out: Path, precision: str = "fp32", fast_gelu: b
     if precision not in ("fp32", "int8"):
         raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {precision}")
     graph = read(source)
-    finding, cuts = _find(source, graph)
+    finding, cuts = find_places(source, graph)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
     for number, place in enumerate(cuts):
@@ -100,13 +89,6 @@ def _stock_embeddings(stock: Stock, finding: Finding) -> None:
     stock_embeddings(stock, whole.network.embeddings, inputs, positions, output)
 
 
-def _find(source: Path, graph: Graph) -> tuple[Finding, tuple[Cut, ...]]:
-    finding = find(graph)
-    if not finding.encoders:
-        raise UnsupportedError(f"{source}: no encoder was found: {'; '.join(map(str, finding.misses))}")
-    return finding, tuple(cut(finding, found) for found in finding.encoders)
-
-
 def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]]:
     """The same place with float32 rows, and the casts before and after, where the graph computes in halves."""
     if place.dtype != "float16":
@@ -118,25 +100,6 @@ def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]
         for made, output in zip(outputs, place.outputs, strict=True)
     ]
     return replace(place, rows=rows, outputs=outputs), before, after
-
-
-def choose_padding(found: Found, padding: str) -> str:
-    """What becomes of hidden positions: "auto" leaves them out where no answer depends on them."""
-    if padding != "auto":
-        return padding
-    if not found.may_skip:
-        return "compute"
-    return "first" if FIRST in found.readers else "skip"
-
-
-def packed_encoder(finding: Finding, found: Found, precision: str, threads: int | None) -> Encoder:
-    """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known."""
-    plan = make_plan(precision, len(found.layers))
-    encoder = read_encoder(finding.raised, found)
-    if plan.decoder == "s8" and len(finding.encoders) == 1:
-        with suppress(UnsupportedError):  # then products behind a LayerNorm are quantised as they are
-            encoder = smooth(assemble(finding).network, threads).encoder
-    return convert_encoder(encoder, plan)
 
 
 def _tensors(encoder: Encoder, scales: bool) -> Iterator[tuple[str, Array]]:

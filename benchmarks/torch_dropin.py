@@ -1,0 +1,96 @@
+"""The fused encoder inside PyTorch beside stock models, eager and traced, interleaved in one run, equal threads.
+
+    python benchmarks/torch_dropin.py [--model minilm|base|large] [--shapes 1x128,8x128,32x128r] [--precisions fp32,int8]
+
+A shape is batch x length; with an r behind it, rows have real lengths (0.41 of the length on average) and hidden positions
+are skipped, as under a classifier. The last table is what a call costs beyond the bare engine."""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import transformers
+from modes import SIZES, inputs
+
+import fusebert.torch
+from fusebert.bench import interleave
+from fusebert.encoder import Batch
+from fusebert.engine import cores, isa
+from fusebert.plan import PRECISIONS
+from fusebert.report import Report, Table
+from fusebert.show import show
+from fusebert.torch.packing import Recipe, packed_engine
+
+fusebert.torch.disable()
+
+
+def make(size: dict[str, int], precision: str | None) -> Any:
+    """A random classifier, stock or fused."""
+    torch.manual_seed(0)
+    config: Any = transformers.BertConfig
+    bert: Any = transformers.BertForSequenceClassification
+    model = bert(config(**size)).eval()
+    return model if precision is None else fusebert.torch.optimize(model, precision)
+
+
+def ways(size: dict[str, int], precisions: list[str], shape: str) -> dict[str, Callable[[], Any]]:
+    """Calls by name."""
+    call = tuple(map(torch.from_numpy, inputs(shape)))
+    found: dict[str, Callable[[], Any]] = {}
+    for name, precision in {"stock": None, **{p: p for p in precisions}}.items():
+        model = make(size, precision)
+        traced = torch.jit.trace(model, call, strict=False)  # type: ignore[no-untyped-call]
+        found[f"{name} eager"] = partial(model, *call)
+        found[f"{name} traced"] = partial(torch.jit.freeze(traced), *call)
+    return found
+
+
+def overhead(size: dict[str, int], rounds: int) -> tuple[Any, ...]:
+    """Microseconds of a call of the fused encoder on 8 rows, of the bare engine on the same, and the difference."""
+    encoder = make(size, "fp32").bert.encoder
+    rows = torch.randn(1, 8, size["hidden_size"])
+    mask = torch.zeros(1, 1, 1, 8)
+    wiring = encoder.fusebert.wiring
+    engine = packed_engine(wiring.weights(), Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon))
+    flat, batch = rows[0].numpy(), Batch.ragged([8])
+    timings = interleave(
+        {"fused": lambda: encoder(rows, mask), "bare": lambda: engine.run(flat, batch)}, rounds, show=True
+    )
+    fused, bare = timings["fused"].best * 1e3, timings["bare"].best * 1e3
+    return round(fused), round(bare), round(fused - bare)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--model", choices=SIZES, default="minilm")
+    parser.add_argument("--shapes", default="1x128,8x128,32x128r")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--threads", type=int, default=cores())
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    size, rows = SIZES[arguments.model], []
+    with torch.no_grad():
+        for shape in arguments.shapes.split(","):
+            timings = interleave(ways(size, arguments.precisions.split(","), shape), arguments.rounds, show=True)
+            for name, t in timings.items():
+                ratios = [f"{timings[f'stock {form}'].best / t.best:.2f}x" for form in ("eager", "traced")]
+                rows.append((shape, name, round(t.best, 2), round(t.p90, 2), *ratios))
+        spent = overhead(size, arguments.rounds)
+    columns = ("shape", "engine", "best_ms", "p90_ms", "against stock eager", "against stock traced")
+    tables = (
+        Table("timings", columns, tuple(rows)),
+        Table("a call on 8 rows, microseconds", ("fused", "bare engine", "overhead"), (spent,)),
+    )
+    facts = {"model": arguments.model, "threads": arguments.threads, "instruction_set": isa()}
+    show(Report("the drop-in encoder and stock PyTorch, interleaved", facts, tables), arguments.json)
+
+
+if __name__ == "__main__":
+    main()
