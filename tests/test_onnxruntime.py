@@ -380,6 +380,11 @@ def test_threads(tmp_path):
     options.intra_op_num_threads = 1
     fusebert.onnxruntime.session(path, options)
     assert options.get_session_config_entry("fusebert.threads") == "1"
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.register_custom_ops_library(fusebert.onnxruntime.library())
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "1"
     path = save(tmp_path / "n.onnx", PLAIN, SETTINGS | {"threads": -1})
     with pytest.raises(FusebertError, match="threads: 1 to 1024, or 0"):
         fusebert.onnxruntime.session(path)

@@ -92,6 +92,7 @@ inline constexpr Slot<Status(const OrtKernelContext*, size_t, const OrtValue**)>
 inline constexpr Slot<Status(OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**)> kGetOutput{91};
 inline constexpr Slot<void(OrtStatus*)> kReleaseStatus{93};
 inline constexpr Slot<void(OrtTensorTypeAndShapeInfo*)> kReleaseTensorTypeAndShapeInfo{99};
+inline constexpr Slot<Status(OrtSessionOptions*, Text key, Text value)> kAddSessionConfigEntry{130};
 inline constexpr Slot<Status(Info, Text name, float*, size_t*)> kGetAttributeFloats{162};
 inline constexpr Slot<Status(Info, Text name, int64_t*, size_t*)> kGetAttributeInts{163};
 inline constexpr Slot<Status(Info, size_t*)> kKernelInputCount{230};

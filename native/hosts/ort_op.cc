@@ -237,10 +237,21 @@ struct Operator : OrtCustomOp {
   std::optional<int64_t> threads;
 };
 
-std::optional<int64_t> session_threads(const OrtApi& api, const OrtSessionOptions* options) {
+bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
   int present = 0;
-  check(api, call(api, kHasSessionConfigEntry, options, kThreadsKey, &present));
-  if (!present) return std::nullopt;
+  check(api, call(api, kHasSessionConfigEntry, options, key, &present));
+  return present != 0;
+}
+
+// ONNX Runtime's threads spin for a while after every operator of theirs, on the cores that the encoder wants: on two
+// cores a short sequence took twice as long. Whoever wants them to spin says so in the session's options.
+void stop_spinning(const OrtApi& api, OrtSessionOptions* options) {
+  constexpr const char* key = "session.intra_op.allow_spinning";
+  if (!has_entry(api, options, key)) check(api, call(api, kAddSessionConfigEntry, options, key, "0"));
+}
+
+std::optional<int64_t> session_threads(const OrtApi& api, const OrtSessionOptions* options) {
+  if (!has_entry(api, options, kThreadsKey)) return std::nullopt;
   char text[32] = "";
   size_t size = sizeof text;
   check(api, call(api, kGetSessionConfigEntry, options, kThreadsKey, text, &size));
@@ -276,6 +287,7 @@ extern "C" FB_API OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const
   const OrtApi* const api = base->GetApi(kApiVersion);
   if (!api) return call(*base->GetApi(1), kCreateStatus, kFail, "fusebert needs ONNX Runtime 1.17 or newer");
   return guard(*api, [&] {
+    stop_spinning(*api, options);
     check(*api, call(*api, kAddCustomOpDomain, options, domain(*api, session_threads(*api, options))));
   });
 }

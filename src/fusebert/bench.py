@@ -30,7 +30,8 @@ from fusebert.samples import Sample, Source, pad_to_lengths
 
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100
-_ROUNDS = 10  # that a time to run is divided into
+_TURNS = 10  # at most
+_PAUSE = 0.06  # seconds before a turn: ONNX Runtime's threads keep a core busy for so long after they were needed
 _PERCENTILES = (50, 75, 90, 95, 99)
 _FILE_COLUMNS = (
     "Latency(ms)", "Latency_P50", "Latency_P75", "Latency_P90", "Latency_P95", "Latency_P99", "Throughput(QPS)",
@@ -63,16 +64,19 @@ def interleave(
     times: int | None = None,
     warmup: float | None = None,
 ) -> dict[str, Timing]:
-    """Times every call for `seconds`, or `times` times, in each of `rounds` turns, after warming up for `warmup` seconds
-    (a third of a turn), at least once."""
+    """Times every call for `seconds`, or `times` times, in each of `rounds` turns, after warming up for `warmup`
+    seconds (a third of a turn). A turn begins with a pause and a call that does not count, so that none suffers from
+    the one before."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     with progress("measuring", (rounds + 1) * len(calls), show) as advance:
         for turn in range(rounds + 1):
             for name, call in calls.items():
+                time.sleep(_PAUSE)
+                call()
                 if turn:
                     taken[name] += _timed(call, seconds, times)
                 else:
-                    _timed(call, seconds / 3 if warmup is None else warmup, 1 if warmup is None and times else None)
+                    list(_timed(call, seconds / 3 if warmup is None else warmup, None))
                 advance(1)
     return {name: _timing(milliseconds) for name, milliseconds in taken.items()}
 
@@ -91,8 +95,8 @@ def _timed(call: Callable[[], Any], seconds: float, times: int | None) -> Iterat
 
 
 def _timing(times: list[float]) -> Timing:
-    percentiles = (float(p) for p in np.percentile(times, _PERCENTILES))
-    return Timing(min(times), float(np.mean(times)), *percentiles, float(np.std(times)), len(times))
+    p50, p75, p90, p95, p99 = (float(p) for p in np.percentile(times, _PERCENTILES))
+    return Timing(min(times), float(np.mean(times)), p50, p75, p90, p95, p99, float(np.std(times)), len(times))
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,8 @@ class Settings:
     inputs: Told | None = None
 
     @property
-    def rounds(self) -> int:
-        """How often every sample is run, or turns of a time to run."""
-        if self.run_time is not None:
-            return _ROUNDS
+    def times(self) -> int:
+        """How often every sample is run, unless for a time."""
         return self.test_times or max(1, 1000 // self.samples)
 
 
@@ -155,9 +157,9 @@ def bench(
     batch_sizes, sequence_lengths: 1 and 128, or what a model insists on, unless given. threads: all usable cores.
     samples, test_times: different batches, and how often each is run (0: about a thousand calls in all); or run_time,
     seconds for each engine and size. warmup: seconds before. inclusive: counts the time to convert the inputs.
-    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions, traced: fusebert and,
-    for checkpoints, traced and frozen torch beside. level: ONNX Runtime's optimisation. seed, inputs: as in compare.
-    output_dir: where the file goes; else beside the first model."""
+    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions, traced: fusebert
+    and, for checkpoints, traced and frozen torch beside. level: ONNX Runtime's optimisation.
+    seed, inputs: as in compare. output_dir: where the file goes; else beside the first model."""
     settings = _checked(Settings(tuple(map(str, models)), tuple(batch_sizes), tuple(sequence_lengths), **more))
     counts = tuple(threads) or (cores(),)
     if min(counts) < 1:
@@ -170,8 +172,8 @@ def bench(
         measured += found
         notes |= dict.fromkeys(told)
     file, note = _write(settings, measured, output_dir)
-    facts = {**_machine(measured), "calls": _calls(settings), "file": file}
-    return Report("fusebert bench", facts, _tables(measured), (*notes, *note))
+    facts = {"models": settings.models, **_machine(measured), "calls": _calls(settings), "file": file}
+    return Report("fusebert bench", facts, _tables(measured, _short_names(settings.models)), (*notes, *note))
 
 
 def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[Measured], list[str]]:
@@ -207,7 +209,8 @@ def _checked(settings: Settings) -> Settings:
         raise FusebertError("test_times must be 0 or more, and run_time a number of seconds")
     if settings.test_times and settings.run_time is not None:
         raise FusebertError("give run_time or test_times, not both")
-    return replace(settings, precisions=tuple(dict.fromkeys(settings.precisions)))
+    models, precisions = (tuple(dict.fromkeys(names)) for names in (settings.models, settings.precisions))
+    return replace(settings, models=models, precisions=precisions)
 
 
 def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
@@ -239,14 +242,17 @@ def _settled(runners: Sequence[Runner], place: int) -> int:
 def _measure_size(
     settings: Settings, threads: int, runners: Sequence[Runner], shape: tuple[int, int], show: bool
 ) -> list[Measured]:
+    for runner in runners:
+        _require(runner, shape)
     samples = _samples(settings, runners, shape)
     calls = {runner.name: _call(runner, samples, settings.inclusive) for runner in runners}
-    seconds = 0.0 if settings.run_time is None else settings.run_time / _ROUNDS
-    times = settings.samples if settings.run_time is None else None
-    warmup = settings.warmup
-    if warmup is None and settings.run_time is not None:
-        warmup = settings.run_time / 10
-    timings = interleave(calls, settings.rounds, seconds, show, times=times, warmup=warmup)
+    if settings.run_time is None:
+        turns = min(settings.times, _TURNS)
+        calls_per_turn = -(-settings.samples * settings.times // turns)
+        timings = interleave(calls, turns, 0.0, show, times=calls_per_turn, warmup=settings.warmup)
+    else:
+        warmup = settings.run_time / 10 if settings.warmup is None else settings.warmup
+        timings = interleave(calls, _TURNS, settings.run_time / _TURNS, show, warmup=warmup)
     tokens = float(np.mean([sample.mask.sum() for sample in samples]))
     return [
         Measured(
@@ -255,6 +261,16 @@ def _measure_size(
         )
         for runner in runners
     ]  # fmt: skip
+
+
+def _require(runner: Runner, shape: tuple[int, int]) -> None:
+    """Refuses a size that a model is known not to take."""
+    for place, word in enumerate(("batch size", "sequence length")):
+        settled = runner.roles.settled.get(place, shape[place])
+        if shape[place] != settled:
+            raise FusebertError(f"{runner.name}: {word} {shape[place]} is not possible, only {settled} is")
+    if runner.roles.longest and shape[1] > runner.roles.longest:
+        raise FusebertError(f"{runner.name}: it takes up to {runner.roles.longest} tokens, not {shape[1]}")
 
 
 def _samples(settings: Settings, runners: Sequence[Runner], shape: tuple[int, int]) -> list[Sample]:
@@ -287,7 +303,19 @@ def _call(runner: Runner, samples: Sequence[Sample], inclusive: bool) -> Callabl
     return lambda: runner.answer(next(prepared))
 
 
-def _tables(measured: Sequence[Measured]) -> tuple[Table, Table]:
+def _short_names(models: Sequence[str]) -> dict[str, str]:
+    """Of each model as much of its path's end as tells it from the others; of a single one, nothing."""
+    if len(models) == 1:
+        return {models[0]: ""}
+    parts = [Path(model).parts for model in models]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return dict(zip(models, names, strict=True))
+    return {}
+
+
+def _tables(measured: Sequence[Measured], names: Mapping[str, str]) -> tuple[Table, Table]:
     """Speed, and the spread of it; ratios are to the first engine at the same setting."""
     first: dict[tuple[int, int, int], float] = {}
     speed, spread = [], []
@@ -295,7 +323,8 @@ def _tables(measured: Sequence[Measured]) -> tuple[Table, Table]:
         t = m.timing
         setting = m.threads, m.batch, m.length
         ratio = first.setdefault(setting, t.mean) / t.mean
-        place = m.engine, f"{m.batch}x{m.length}", m.threads
+        model, by, how = m.engine.rpartition(" by ")
+        place = f"{names.get(model, model)}{by}{how}".removeprefix(" by "), f"{m.batch}x{m.length}", m.threads
         per_second = round(m.qps, 1), round(m.tokens * 1000 / t.mean)
         speed.append((*place, round(t.mean, 3), round(t.deviation, 3), *per_second, round(ratio, 2)))
         spread.append((*place, *(round(p, 3) for p in (t.p50, t.p75, t.p90, t.p95, t.p99))))
@@ -311,14 +340,14 @@ def _write(
 ) -> tuple[str, tuple[str, ...]]:
     """Writes the file, fastest first; returns where it is, or why it is not there."""
     folder = Path(settings.models[0]).resolve().parent if output_dir is None else Path(output_dir)
-    batches, lengths = ("-".join(map(str, dict.fromkeys(n))) for n in zip(*((m.batch, m.length) for m in measured)))
-    file = folder / f"perf_results_CPU_B{batches}_S{lengths}_{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    sizes = {name: "-".join(dict.fromkeys(str(getattr(m, name)) for m in measured)) for name in ("batch", "length")}
+    file = folder / f"perf_results_CPU_B{sizes['batch']}_S{sizes['length']}_{time.strftime('%Y%m%d-%H%M%S')}.txt"
     lines = ["\t".join(_FILE_COLUMNS)]
     for m in sorted(measured, key=lambda m: m.timing.mean):
         t = m.timing
         numbers = [f"{n:.2f}" for n in (t.mean, t.p50, t.p75, t.p90, t.p95, t.p99, m.qps)]
         average = settings.average_length or round(m.tokens / m.batch)
-        rest = (m.engine, m.level, m.threads, m.batch, m.length, settings.samples, settings.rounds, False, False)
+        rest = (m.engine, m.level, m.threads, m.batch, m.length, settings.samples, settings.times, False, False)
         lines.append("\t".join([*numbers, *map(str, (*rest, average, settings.random_length))]))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -332,8 +361,8 @@ def _write(
 
 def _calls(settings: Settings) -> str:
     if settings.run_time is not None:
-        return f"for {settings.run_time:g} s each, in {_ROUNDS} turns"
-    return f"{settings.samples} samples, {settings.rounds} times each, in turns"
+        return f"for {settings.run_time:g} s, in turns"
+    return f"{settings.samples} samples, {settings.times} times each, in turns"
 
 
 def _machine(measured: Sequence[Measured]) -> dict[str, Any]:

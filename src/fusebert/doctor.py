@@ -17,7 +17,7 @@ FRAMEWORKS = {
     "torch": (("torch",), "reads pytorch_model.bin checkpoints"),
     "transformers": (("transformers",), "the reference that the tests compare with"),
     "tensorflow": (("tensorflow", "tensorflow-cpu"), "the reference for the TensorFlow readers' tests"),
-    "onnxruntime": (("onnxruntime",), "not used by this version"),
+    "onnxruntime": (("onnxruntime",), "runs fused models: fusebert.onnxruntime.session"),
     "onnx": (("onnx",), "the reference for the ONNX reader's tests"),
 }
 

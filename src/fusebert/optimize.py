@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fusebert.compare import Difference, compare, compare_with_graph, table, within
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.match.assemble import assemble
 from fusebert.match.find import find
 from fusebert.model import Model, load
-from fusebert.read import is_graph, read
+from fusebert.plan import PRECISIONS
+from fusebert.read import is_graph, looks_like_onnx, read
+from fusebert.replace import TARGETS, plan_replacement, replace_encoders
 from fusebert.report import Report, Table
 
 _COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
@@ -17,25 +20,74 @@ _NOT_CHANGED = "fp32 changes no number: the artifact was read back and gives the
 _WITH_GRAPH = "The fp32 model was compared with the original graph, every node of which was computed in NumPy."
 
 
-class DifferentError(FusebertError):
-    """The optimised model answers differently than its precision allows; nothing was written."""
-
-
 def optimize(
     path: str | Path,
     out: str | Path,
     precision: str = "int8",
+    target: str | None = None,
     head: str | None = None,
+    padding: str = "auto",
     overwrite: bool = False,
     verify: bool = True,
     threads: int | None = None,
     show_progress: bool = False,
+    fast_gelu: bool = False,
+    dry_run: bool = False,
+    expected: Mapping[str, int | None] | None = None,
 ) -> Report:
-    """Turns a checkpoint, an ONNX file or a TensorFlow model into an artifact at `out`, and proves it: the model as it
-    was found with its graph, and the artifact with the model in fp32.
+    """Optimises a model, and proves that it answers as before.
+
+    target: "standalone" makes an artifact for fusebert itself; "onnxruntime" and "tensorflow" write the model for that
+    framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. By
+    default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
+    padding: what becomes of hidden positions in a fused operator: "auto", "skip", "first" or "compute".
+    expected: sizes (heads, hidden) that the encoders of a graph must have; a contradiction is an error.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
-    out = Path(out)
+    path, out = Path(path), Path(out)
+    chosen = target or default_target(path, out)
+    if chosen not in ("standalone", *TARGETS):
+        raise FusebertError(f"target {chosen!r} is unknown; use standalone, {', '.join(TARGETS)}")
+    if chosen == "standalone":
+        return _standalone(path, out, precision, head, overwrite, verify, threads, show_progress)
+    if not is_graph(path) or (chosen == "tensorflow") == looks_like_onnx(path):
+        raise FusebertError(f"{path} is not a model of {TARGETS[chosen]}, so it cannot be optimised for {chosen}")
+    if precision not in PRECISIONS or padding not in ("auto", "skip", "first", "compute"):
+        raise FusebertError(f"precision is one of {', '.join(PRECISIONS)}; padding is auto, skip, first or compute")
+    _check_expected(path, expected or {})
+    if dry_run:
+        return plan_replacement(path, chosen, precision, padding)
+    return replace_encoders(path, out, chosen, precision, padding, fast_gelu, verify, overwrite, threads, show_progress)
+
+
+def _check_expected(path: Path, expected: Mapping[str, int | None]) -> None:
+    if not any(expected.values()):
+        return
+    for found in find(read(path)).encoders:
+        for name, size in expected.items():
+            if size and size != (have := getattr(found, name)):
+                raise FusebertError(f"{path}: the encoder has {name} {have}, not {size}; leave that option away")
+
+
+def default_target(path: Path, out: Path) -> str:
+    """Where an optimised model is run if nothing is said."""
+    if not is_graph(path):
+        return "standalone"
+    if looks_like_onnx(path):
+        return "onnxruntime" if out.suffix == ".onnx" else "standalone"
+    return "tensorflow"
+
+
+def _standalone(
+    path: Path,
+    out: Path,
+    precision: str,
+    head: str | None,
+    overwrite: bool,
+    verify: bool,
+    threads: int | None,
+    show_progress: bool,
+) -> Report:
     if out.exists() and not overwrite:
         raise FusebertError(f"{out} exists; choose another place or allow overwriting")
     model = load(path, precision, threads, head=head)

@@ -188,10 +188,13 @@ def _einsum(*xs: Array, equation: str) -> Array:
     return np.asarray(np.einsum(equation, *map(_wide, xs), optimize=True)).astype(xs[0].dtype, copy=False)
 
 
-def _layer_norm(x: Array, gain: Array, bias: Array | None = None, epsilon: float = 1e-5) -> Array:
-    wide = _wide(x)
-    centered = wide - wide.mean(-1, keepdims=True)
-    y = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon) * gain
+def _layer_norm(
+    x: Array, gain: Array | None = None, bias: Array | None = None, epsilon: float = 1e-5, axis: int = -1
+) -> Array:
+    wide, axes = _wide(x), tuple(range(axis % x.ndim, x.ndim))
+    centered = wide - wide.mean(axes, keepdims=True)
+    y = centered / np.sqrt((centered**2).mean(axes, keepdims=True) + epsilon)
+    y = y if gain is None else y * gain
     return np.asarray(y if bias is None else y + bias).astype(x.dtype, copy=False)
 
 

@@ -16,6 +16,11 @@ def is_graph(path: Path) -> bool:
     return path.is_file() or tensorflow.is_saved_model(path)
 
 
+def looks_like_onnx(path: Path) -> bool:
+    """Whether a file begins as an ONNX model does."""
+    return path.is_file() and onnx.looks_like(map_file(path))
+
+
 def read(path: str | Path, tags: Sequence[str] | None = None) -> Graph:
     """The Graph in a model file. Nothing is executed, and weights are not read until they are asked for. `tags` choose
     among the graphs of a SavedModel (`facts["tags"]` lists them); without them it is the one for serving."""

@@ -116,7 +116,7 @@ class Fusebert(Runner):
         names = {"ids": "input_ids", "mask": "attention_mask"}
         if embeddings.kind is not None and len(embeddings.kind) > 1:
             names["types"] = "token_type_ids"
-        self.name = f"{name} by fusebert in {model.plan.precision}"
+        self.name = f"{name} by fusebert {model.plan.precision}"
         self.outputs = _outputs_of(model)
         self.roles = Roles(
             {role: Input(given, "int64", (None, None)) for role, given in names.items()},
@@ -151,7 +151,7 @@ class OnnxRuntime(Runner):
             zip(LEVELS, (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED,
                          levels.ORT_ENABLE_ALL), strict=True)
         )[level]  # fmt: skip
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # errors are raised as well
         if threads is not None:
             options.intra_op_num_threads = threads
         graph = _read_if_possible(path)
@@ -255,7 +255,7 @@ class Torch(Runner):
                 model = kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
             except Exception as error:
                 raise FusebertError(f"{path} is not accepted by transformers: {_first(error)}") from error
-        self.name = f"{path} by torch{', traced and frozen' if traced else ''}"
+        self.name = f"{path} by torch{' traced' if traced else ''}"
         self.roles = _torch_roles(model)
         self._torch, self._model = torch, model
         self._traced: dict[Any, Any] | None = {} if traced else None  # by shape

@@ -103,6 +103,10 @@ void fill_table() {
   provide(kGetSessionConfigEntry, [](const OrtSessionOptions* options, Text key, char* to, size_t* size) {
     return copy_text(options->entries.at(key), to, size);
   });
+  provide(kAddSessionConfigEntry, [](OrtSessionOptions* options, Text key, Text value) -> Status {
+    options->entries[key] = value;
+    return nullptr;
+  });
   provide(kGetTensorMutableData, [](OrtValue* value, void** data) -> Status {
     *data = value->type == kInt64 ? static_cast<void*>(value->ints.data()) : value->floats.data();
     return nullptr;
@@ -212,6 +216,7 @@ void test_a_session_from_start_to_end() {
   OrtSessionOptions options;
   options.entries["fusebert.threads"] = "2";
   CHECK(!RegisterCustomOps(&options, &base) && options.domain->name == "fusebert");
+  CHECK(options.entries["session.intra_op.allow_spinning"] == "0");
   const OrtCustomOp& op = *options.domain->op;
   CHECK(std::strcmp(op.GetName(&op), "Encoder") == 0 && !op.GetExecutionProviderType(&op));
   CHECK(op.GetInputCharacteristic(&op, 1) == kOptional && op.GetInputCharacteristic(&op, 2) == kVariadic);

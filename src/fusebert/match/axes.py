@@ -53,9 +53,27 @@ def fixed(size: Size) -> bool:
 def atoms(group: Iterable[Axis]) -> Group:
     """The axes as they have been divided by now."""
     result: list[Axis] = []
-    for axis in group:
-        result.extend([axis] if axis.parts is None else atoms(axis.parts))
+    waiting = list(group)[::-1]
+    while waiting:
+        axis = waiting.pop()
+        if axis.parts is None:
+            result.append(axis)
+        elif len(axis.parts) == 1:
+            waiting.append(_taken_for(axis))
+        else:
+            waiting.extend(reversed(axis.parts))
     return tuple(result)
+
+
+def _taken_for(axis: Axis) -> Axis:
+    """The axis that one is the same as, which all on the way there then know."""
+    way = []
+    while axis.parts is not None and len(axis.parts) == 1:
+        way.append(axis)
+        axis = axis.parts[0]
+    for passed in way:
+        passed.parts = (axis,)
+    return axis
 
 
 def flat(dims: Iterable[Group]) -> Group:

@@ -99,7 +99,7 @@ def find(graph: Graph) -> Finding:
 
 def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
     raised, rows = raise_words(translated, baked)
-    search = Search(raised.graph)
+    search = Search(raised.graph, raised.kept)
     matches: dict[str, Match] = {}
     misses: list[Miss] = []
     for node in raised.graph.nodes:
@@ -133,7 +133,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
 def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:
     """A translated graph in the vocabulary of `ops`, and a row for every word that was put together."""
     lifted = lift(translated, make_probes(translated, baked))
-    raised, rows = recognise(lifted.graph, lifted.dims)
+    raised, rows = recognise(lifted.graph, lifted.dims, lifted.kept)
     return replace(lifted, graph=raised, baked={**lifted.baked, **(baked or {})}), rows
 
 

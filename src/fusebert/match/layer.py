@@ -3,7 +3,7 @@ search for it backwards from a LayerNorm. A failed search says how far it came, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -70,14 +70,15 @@ def pattern() -> Graph:
 class Search:
     """Matches the pattern in a lifted graph."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, kept: Collection[str] = ()) -> None:
+        """`kept` are tensors of nodes that no rule understood, whatever their word."""
+        self._graph, self._kept = graph, kept
         self._maker = {name: node for node in graph.nodes for name in node.outputs}
         self._pattern = {node.outputs[0]: node for node in pattern().nodes}
 
     def match(self, tensor: str) -> Match | Miss:
         """The layer that makes a tensor, or what keeps it from being one."""
-        attempt = _Attempt(self._graph, self._maker, self._pattern)
+        attempt = _Attempt(self._graph, self._maker, self._pattern, self._kept)
         for bound in attempt.search(((pattern().outputs[0], tensor),), _Bound({}, ())):
             return Match(tensor, bound.holes, bound.nodes)
         return attempt.miss
@@ -96,6 +97,7 @@ class _Attempt:
     graph: Graph
     maker: Mapping[str, Node]
     pattern: Mapping[str, Node]
+    kept: Collection[str]
     miss: Miss = field(default_factory=lambda: Miss(-1, "", "", ""))
 
     def search(self, goals: tuple[tuple[str, str], ...], bound: _Bound) -> Iterator[_Bound]:
@@ -126,7 +128,7 @@ class _Attempt:
         """How a node of the pattern may be the one that makes a tensor: goals for its inputs, and its attributes."""
         made = self.maker.get(tensor)
         holes = dict(bound.holes)
-        if made is None or made.word != wanted.word:
+        if made is None or made.word != wanted.word or tensor in self.kept:
             if wanted.word == "mask":  # a model may have none
                 holes["mask"] = None
                 yield ((wanted.inputs[0], tensor),), holes, bound.nodes
@@ -179,6 +181,7 @@ class _Attempt:
             return
         made = self.maker.get(tensor)
         found = made.word if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
+        found = f"{found} of another form" if made and tensor in self.kept and made.word == expected else found
         name = made.name if made and made.name else tensor
         self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "")
 

@@ -4,7 +4,7 @@ compute, not by how: the steps are run on a few numbers, and the result is compa
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,15 +12,15 @@ import numpy as np
 from fusebert.graph import Array, Graph, Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
-from fusebert.match.lift.lifting import ELEMENTWISE, LAST
+from fusebert.match.lift.lifting import ELEMENTWISE, LAST, meaning
 from fusebert.ops import ACTIVATIONS, Numpy
-from fusebert.primitives import MEANING
 
 _ROWWISE = frozenset(("mean", "sum", "max", "min"))
 _BENT = frozenset(("erf", "tanh", "sigmoid", "relu", "maximum", "clip", "exp"))  # what an activation has in it
 _LARGEST_REGION = 48
 _LARGEST_EPSILON = 0.1
-_GRID = np.linspace(-8, 8, 129)
+_FAR = np.array([10, 25, 70, 300, 2000, 60000.0])  # where an activation with limits shows
+_GRID = np.concatenate([-_FAR[::-1], np.linspace(-8, 8, 129), _FAR])
 _TOLERANCE = 5e-5  # tells the two GELUs apart, which differ by 5e-4, and allows constants of five digits
 
 
@@ -33,9 +33,12 @@ class Row:
     reason: str
 
 
-def recognise(graph: Graph, dims: Mapping[str, tuple[Group, ...]]) -> tuple[Graph, list[Row]]:
-    """The graph with larger words where it means them, and a row for each."""
-    return _Recognition(graph, dims).run()
+def recognise(
+    graph: Graph, dims: Mapping[str, tuple[Group, ...]], kept: Collection[str] = ()
+) -> tuple[Graph, list[Row]]:
+    """The graph with larger words where it means them, and a row for each. `kept` are tensors of nodes whose operands
+    are not known to be laid out alike."""
+    return _Recognition(graph, dims, kept).run()
 
 
 @dataclass
@@ -49,8 +52,8 @@ class _Region:
 
 
 class _Recognition:
-    def __init__(self, graph: Graph, dims: Mapping[str, tuple[Group, ...]]) -> None:
-        self._graph, self._dims = graph, dims
+    def __init__(self, graph: Graph, dims: Mapping[str, tuple[Group, ...]], kept: Collection[str]) -> None:
+        self._graph, self._dims, self._kept = graph, dims, kept
         self._nodes = list(graph.nodes)
         self._maker = {name: i for i, node in enumerate(self._nodes) for name in node.outputs}
         self._readers: dict[str, list[int]] = {}
@@ -109,6 +112,8 @@ class _Recognition:
             node = self._graph.nodes[i]
             if i in done or not (node.word in ELEMENTWISE or (rowwise and node.word in _ROWWISE)):
                 continue
+            if node.outputs[0] in self._kept:
+                continue
             vectors: list[str] = []
             scalars: list[float] = []
             for name in filter(None, node.inputs):
@@ -127,10 +132,10 @@ class _Recognition:
                     break
             else:
                 arrays = [region.values.get(n, constants.get(n)) if n else None for n in node.inputs]
-                with np.errstate(all="ignore"):
-                    made = MEANING[node.word](*arrays, **{k: v for k, v in node.attributes.items() if k != "^"})
-                out = node.outputs[0]
-                region.values[out] = np.asarray(made)
+                made, out = meaning(node, arrays), node.outputs[0]
+                if made is None:
+                    continue
+                region.values[out] = made[0]
                 region.vectors[out], region.scalars[out] = tuple(dict.fromkeys(vectors)), tuple(dict.fromkeys(scalars))
                 region.nodes.append(i)
                 done.add(i)
@@ -145,7 +150,7 @@ class _Recognition:
             return
         width = size[0]
         random = np.random.default_rng(1)
-        scales = np.array([1, 1, 0.1, 1e-2, 1e-4, 1e-6])
+        scales = np.array([1, 1, 0.1, 1e-2, 1e-4, 1e-6, 0])  # without any variance, only epsilon is left
         x = random.normal(size=(len(scales), width)) * scales[:, None] + scales[:, None]
         region = self._region(start, x, width, rowwise=True)
         found: tuple[str, tuple[str, ...], float] | None = None
@@ -168,7 +173,9 @@ class _Recognition:
         for epsilon in (*(e for e in region.scalars[out] if 0 < e < _LARGEST_EPSILON), 0.0):
             for gain, bias in _pairs(vectors):
                 given = [self._constants[name] if name else None for name in (gain, bias)]
-                if np.allclose(value, Numpy().layer_norm(x, given[0], given[1], epsilon), rtol=1e-4, atol=1e-7):
+                with np.errstate(all="ignore"):
+                    wanted = Numpy().layer_norm(x, given[0], given[1], epsilon)
+                if np.allclose(value, wanted, rtol=1e-5, atol=1e-7, equal_nan=True):
                     return (gain, bias) if bias else (gain,) if gain else (), epsilon
         return None
 
@@ -209,7 +216,9 @@ class _Recognition:
             if value.shape != _GRID.shape or value.dtype.kind != "f":
                 continue
             for name, function in ACTIVATIONS.items():
-                if name != "identity" and np.abs(value - function(_GRID)).max() < _TOLERANCE:
+                with np.errstate(all="ignore"):
+                    apart = np.abs(value - function(_GRID)) / np.maximum(1, np.abs(_GRID))
+                if name != "identity" and apart.max() < _TOLERANCE:
                     found = self._graph.nodes[i].outputs[0], name
         if found is not None:
             self._say(found[0], "activation", (start,), region, found[1], name=found[1])

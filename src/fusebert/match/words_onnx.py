@@ -151,10 +151,9 @@ def gemm(e: Emitter, a: str, b: str, c: str = "", /, alpha: float = 1, beta: flo
 def layer_norm(
     e: Emitter, x: str, gain: str, bias: str = "", /, axis: int = -1, epsilon: float = 1e-5, **_: Any
 ) -> str:
-    """LayerNormalization along the last axis."""
-    if not e.is_last(axis, x):
-        raise NotCoveredError(f"normalised from axis {axis}")
-    return e.layer_norm(x, gain, bias, epsilon=epsilon)
+    """LayerNormalization from an axis on, which mostly is the last one."""
+    which = {} if e.is_last(axis, x) else {"axis": axis}
+    return e.layer_norm(x, gain, bias, epsilon=epsilon, **which)
 
 
 def rms_norm(e: Emitter, x: str, gain: str, /, axis: int = -1, epsilon: float = 1e-5, **_: Any) -> str:

@@ -46,8 +46,14 @@ def choose_padding(found: Found, padding: str) -> str:
 def packed_encoder(finding: Finding, found: Found, precision: str, threads: int | None) -> Encoder:
     """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known."""
     plan = make_plan(precision, len(found.layers))
-    encoder = read_encoder(finding.raised, found)
-    if plan.decoder == "s8" and len(finding.encoders) == 1:
-        with suppress(UnsupportedError):  # then products behind a LayerNorm are quantised as they are
-            encoder = smooth(assemble(finding).network, threads).encoder
+    int8 = plan.decoder == "s8"
+    encoder = smoothed_encoder(finding, found, threads) if int8 else read_encoder(finding.raised, found)
     return convert_encoder(encoder, plan)
+
+
+def smoothed_encoder(finding: Finding, found: Found, threads: int | None) -> Encoder:
+    """The encoder with input scales for int8; without them where its embeddings are not known."""
+    if len(finding.encoders) == 1:
+        with suppress(UnsupportedError):
+            return smooth(assemble(finding).network, threads).encoder
+    return read_encoder(finding.raised, found)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.encoder import Encoder
 from fusebert.errors import UnsupportedError
 from fusebert.formats.tensorflow_write import Edit, NewNode, Type, rewrite
 from fusebert.graph import Array, Graph
@@ -17,7 +18,7 @@ from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.layer import Match
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places
+from fusebert.rewrite.places import Rewritten, choose_padding, find_places, smoothed_encoder
 
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _TRANSPOSED = "transpose"
@@ -46,6 +47,8 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, precision: st
     attributes = _attributes(place, precision, padding, threads)
     attributes |= {"MaskT": Type(mask_type), "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
     operation = "Bert"
+    if precision.startswith("int8"):
+        attributes["InputScales"] = _input_scales(smoothed_encoder(finding, place.found, threads or None))
     if place.taps:
         operation = "BertHiddenStates"
         attributes["NumHiddenStates"] = len(place.found.layers)
@@ -79,6 +82,13 @@ def _attributes(place: Cut, precision: str, padding: str, threads: int) -> dict[
         "Padding": padding,
         "NumThreads": threads,
     }
+
+
+def _input_scales(encoder: Encoder) -> list[float]:
+    """What the inputs of the products behind a LayerNorm are divided by, layer by layer; none if that is not known."""
+    scales = [linear.input_scales for layer in encoder.layers for linear in (layer.query, layer.ffn_in)]
+    known = [array for array in scales if array is not None]
+    return [float(n) for array in known for n in array] if len(known) == len(scales) else []
 
 
 class _Scope:

@@ -6,9 +6,11 @@ import numpy as np
 
 from fusebert.graph import Node, Weight
 from fusebert.match import axes as ax
-from fusebert.match.axes import Group, View
+from fusebert.match.axes import Axis, Group, View
 from fusebert.match.lift.layout import unchanged
 from fusebert.match.lift.lifting import Lifting
+
+_NO_END = 1 << 30  # ends from here on mean all there is
 
 
 def gather(lifting: Lifting, node: Node) -> bool:
@@ -29,19 +31,21 @@ def gather(lifting: Lifting, node: Node) -> bool:
 
 
 def slice_(lifting: Lifting, node: Node) -> bool:
-    if unchanged(lifting, node):
-        return True
     view = lifting.view(node.inputs[0])
     given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
-    if view is None or given[0] is None or given[1] is None:
+    axes = range(0 if given[0] is None else given[0].size) if given[2] is None else given[2].reshape(-1)
+    ends = None if given[1] is None else given[1].reshape(-1)
+    may_cut = ends is not None and view is not None and any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends))
+    if not may_cut and unchanged(lifting, node):
+        return True
+    if view is None or given[0] is None or ends is None:
         return False
-    begins, ends = given[0].reshape(-1), given[1].reshape(-1)
-    axes = range(len(begins)) if given[2] is None else given[2].reshape(-1)
+    begins = given[0].reshape(-1)
     steps = [1] * len(begins) if given[3] is None else given[3].reshape(-1)
     cut = []
     for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
         size = ax.size_of(view.dims[axis])
-        if not (begin == 0 and end >= max(size) and step == 1):
+        if not (begin == 0 and end >= max(size) and step == 1) or _may_cut(view, int(axis), int(end)):
             cut.append((int(begin), int(end), int(axis), int(step), size))
     if len(cut) != 1:
         return False
@@ -54,15 +58,21 @@ def slice_(lifting: Lifting, node: Node) -> bool:
     return part(lifting, node, node.outputs[0], axis, first, last)
 
 
+def _may_cut(view: View, axis: int, end: int) -> bool:
+    """Whether a constant end cuts a dimension, if not for the probes, then for longer inputs."""
+    return not ax.fixed(ax.size_of(view.dims[axis])) and 0 <= end < _NO_END
+
+
 def strided_slice(lifting: Lifting, node: Node) -> bool:
-    if (
-        not node.attributes.get("shrink_axis_mask")
-        and not node.attributes.get("new_axis_mask")
-        and unchanged(lifting, node)
-    ):
-        return True
     view = lifting.view(node.inputs[0])
     given = [lifting.constant(name) for name in node.inputs[1:4]]
+    may_cut = view is not None and given[1] is not None and any(
+        not node.attributes.get("end_mask", 0) >> i & 1 and _may_cut(view, i, int(end))
+        for i, end in enumerate(given[1].reshape(-1)[: len(view.dims)])
+    )
+    adds = any(node.attributes.get(f"{name}_mask") for name in ("shrink_axis", "new_axis"))
+    if not adds and not may_cut and unchanged(lifting, node):
+        return True
     if (
         view is None
         or any(g is None for g in given)
@@ -109,11 +119,9 @@ def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> b
         return False
     canonical = ax.settled(lifting.dims[view.value])
     out, made = node.outputs[0], lifting.maker.get(view.value)
-    if made is not None and made.word == "linear" and canonical[-1][: len(group)] == group:
-        rest = canonical[-1][len(group) :]
-        count, new = ax.size_of(rest)[0], ax.clone(rest)
-        columns(lifting, node, out, view, index % ax.size_of(group)[0] * count, count, new)
-        instead = dict(zip(rest, new, strict=True))
+    if made is not None and made.word == "linear" and (at := _within(canonical[-1], group)) is not None:
+        index %= ax.size_of(group)[0]
+        instead = columns(lifting, node, out, view, at, len(group), (index, index + 1), ())
         dims = tuple(tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in dims)
     elif group in canonical:
         place = canonical.index(group)
@@ -155,32 +163,54 @@ def unstack(lifting: Lifting, node: Node) -> bool:
 
 
 def part(lifting: Lifting, node: Node, out: str, axis: int, first: int, last: int) -> bool:
-    """Some of the last dimension, if a linear map makes it."""
+    """Some of a dimension, if a linear map makes it."""
     view = lifting.view(node.inputs[0])
-    if view is None or axis % len(view.dims) != len(view.dims) - 1:
+    if view is None or not 0 <= first < last:
         return False
+    axis %= len(view.dims)
+    group = ax.atoms(view.dims[axis])
     made = lifting.maker.get(view.value)
-    if made is None or made.word != "linear" or ax.settled(lifting.dims[view.value])[-1] != ax.atoms(view.dims[-1]):
+    at = _within(ax.settled(lifting.dims[view.value])[-1], group) if group else None
+    if made is None or made.word != "linear" or at is None:
         return False
-    group = ax.fresh([(last - first, last - first)])[0]
-    columns(lifting, node, out, view, first, last - first, group)
-    lifting.views[out] = View(out, (*view.dims[:-1], group), view.factor)
+    new = ax.fresh([(last - first, last - first)])[0]
+    instead = columns(lifting, node, out, view, at, len(group), (first, last), new)
+    dims = [tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in view.dims]
+    dims[axis] = new
+    lifting.views[out] = View(out, tuple(dims), view.factor)
     return True
 
 
-def columns(lifting: Lifting, node: Node, out: str, view: View, first: int, count: int, group: Group) -> None:
-    """Some columns of a linear map are a linear map."""
+def _within(whole: Group, group: Group) -> int | None:
+    """Where in a dimension some of its axes are."""
+    places = [i for i in range(len(whole)) if whole[i : i + len(group)] == group]
+    return places[0] if places else None
+
+
+def columns(
+    lifting: Lifting, node: Node, out: str, view: View, at: int, count: int, chosen: tuple[int, int], new: Group
+) -> dict[Axis, Axis]:
+    """Some columns of a linear map are a linear map. They are chosen among `count` axes of what it makes, from the one
+    at `at`, instead of which there are `new` ones; the others are new too, and given by the old ones."""
     made = lifting.maker[view.value]
+    *lead, last = ax.settled(lifting.dims[view.value])
+    before, middle, after = last[:at], last[at : at + count], last[at + count :]
+    sizes = [ax.size_of(group)[0] for group in (before, middle, after)]
+    rows = np.arange(np.prod(sizes)).reshape(sizes)[:, slice(*chosen)].reshape(-1)
     inputs = [made.inputs[0]]
+    which = f"{rows[0]} to {rows[-1] + 1}" + ("" if len(rows) == rows[-1] + 1 - rows[0] else f", {len(rows)} of them")
     for name in made.inputs[1:]:
         weight = lifting.weights[name]
-        part = f"{name} [{first}:{first + count}]"
-        read = lambda weight=weight: weight.read()[first : first + count]  # noqa: E731
-        lifting.weights[part] = Weight((count, *weight.shape[1:]), weight.dtype, read)
+        part = f"{name} [{which}]"
+        read = lambda weight=weight: weight.read()[rows]  # noqa: E731
+        lifting.weights[part] = Weight((len(rows), *weight.shape[1:]), weight.dtype, read)
         root, how = lifting.origins.get(name, (name, ""))
-        lifting.origins[part] = root, f"{how} rows {first} to {first + count}".strip()
+        lifting.origins[part] = root, f"{how} rows {which}".strip()
         inputs.append(part)
-    lifting.emit("linear", tuple(inputs), out, (*ax.settled(lifting.dims[view.value])[:-1], group), node)
+    instead = dict(zip((*before, *after), ax.clone((*before, *after)), strict=True))
+    group = (*(instead[axis] for axis in before), *new, *(instead[axis] for axis in after))
+    lifting.emit("linear", tuple(inputs), out, (*lead, group), node)
+    return instead
 
 
 def join(lifting: Lifting, node: Node) -> bool:

@@ -85,10 +85,11 @@ def align(
     result = ax.flat(dims)
     if len(set(result)) < len(result):
         return None
+    whole = [lifting.dims[view.value] for view in views.values() if len(ax.flat(view.dims)) == len(result)]
+    if whole:
+        return min(whole, key=lambda laid: laid.count(())), tuple(dims)
     for view in views.values():
         canonical = lifting.dims[view.value]
-        if len(ax.flat(view.dims)) == len(result):
-            return canonical, tuple(dims)
         room = view.dims and canonical and not view.dims[-1] and not canonical[-1]
         if room and ax.flat([*view.dims, dims[-1]]) == result:
             return (*canonical[:-1], dims[-1]), tuple(dims)
@@ -141,7 +142,7 @@ def larger_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical
                 return True
             if node.word == "add" and first.word == "mul" and _instead(lifting, node, first, other, canonical):
                 return True
-            if first.word in ("scores", "mask") and lifting.scalar(other) is None:
+            if first.word in ("scores", "mask") and lifting.scalar(other) is None and not _is_of(made[1 - i], inputs[i]):
                 lifting.view(other)  # a constant has a layout once it is seen
                 if node.word == "sub":
                     other = lifting.emit("neg", (other,), f"{out} taken", lifting.dims[other], node)
@@ -182,6 +183,11 @@ def where_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical:
             _mask(lifting, node, kept, added, canonical)
             return True
     return False
+
+
+def _is_of(made: Node | None, scores: str) -> bool:
+    """Whether something is scores' own maximum, as in a softmax that is written out."""
+    return made is not None and made.word == "max" and made.inputs[0] == scores
 
 
 def _is_bias(lifting: Lifting, made: Node, other: str) -> bool:

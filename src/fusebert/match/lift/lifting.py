@@ -52,6 +52,7 @@ class Lifted:
     content: set[str]  # tensors that depend on what is in an input, not only on its shape
     quantized: list[str]  # nodes whose 8-bit numbers became floats
     baked: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
+    kept: set[str]  # tensors that nodes make which no rule understood; their words mean what the dialect's did
 
 
 @dataclass
@@ -72,6 +73,7 @@ class Lifting:
     quantized: list[str] = field(default_factory=list)
     rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
     baked: dict[int, int] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.weights = {**self.source.weights, LAST: Weight.of(np.array([-1], np.int64))}
@@ -143,7 +145,7 @@ class Lifting:
         if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name):
             return
         inputs = [[None if pair is None else pair[i] for pair in pairs] for i in (0, 1)]
-        made = [_meaning(node, values) for values in inputs]
+        made = [meaning(node, values) for values in inputs]
         if made[0] is None or made[1] is None:
             return
         for name, first, second in zip(node.outputs, made[0], made[1], strict=False):
@@ -168,7 +170,7 @@ class Lifting:
         if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.word not in _FOLDED:
             return False
         stand_ins = [self._stand_in(name) for name in node.inputs]
-        made = _meaning(node, stand_ins)
+        made = meaning(node, stand_ins)
         if made is None:
             return False
         for place, (name, example) in enumerate(zip(node.outputs, made, strict=False)):
@@ -176,7 +178,7 @@ class Lifting:
 
             def read(weights: list[Weight | None] = weights, place: int = place) -> Array:
                 arrays = [None if w is None else w.read() for w in weights]
-                made = _meaning(node, arrays)
+                made = meaning(node, arrays)
                 assert made is not None
                 return made[place]
 
@@ -285,6 +287,7 @@ class Lifting:
             view = self.view(name) if name and name not in self.weights else None
             inputs.append(name if view is None else self.lay(view, view.dims))
         self.nodes.append(Node(node.word, tuple(inputs), node.outputs, node.attributes, node.name, node.function))
+        self.kept.update(node.outputs)
         shapes = self.shapes(node)
         for place, name in enumerate(node.outputs):
             self.maker[name] = self.nodes[-1]
@@ -309,7 +312,7 @@ class Lifting:
                 inputs.append(None if pair is None else pair[i])
             if sum(a.size for a in inputs if a is not None) > _MOST << 2 and node.word in ("matmul", "einsum"):
                 return None
-            made = _meaning(node, inputs)
+            made = meaning(node, inputs)
             if made is None:
                 return None
             results.append(made)
@@ -348,7 +351,9 @@ class Lifting:
             {},
             self.source.facts,
         )
-        return Lifted(graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.baked)
+        return Lifted(
+            graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.baked, self.kept
+        )
 
 
 def numbers_read(node: Node) -> list[str]:
@@ -356,7 +361,7 @@ def numbers_read(node: Node) -> list[str]:
     return [name for i, name in enumerate(node.inputs) if name and i not in _SHAPE_ONLY.get(node.word, ())]
 
 
-def _meaning(node: Node, inputs: list[Any]) -> list[Array] | None:
+def meaning(node: Node, inputs: list[Any]) -> list[Array] | None:
     """What a node makes of arrays; None if it has no meaning for them."""
     if node.word not in MEANING:
         return None
@@ -376,7 +381,7 @@ def _dtype(name: str) -> Any:
 
 def _splits_heads(source: tuple[Group, ...], target: tuple[Group, ...]) -> bool:
     """(..., t, (a, d)) to (..., a, t, d)."""
-    if len(source) < 2 or len(target) != len(source) + 1 or len(source[-1]) < 2:
+    if len(source) < 2 or len(target) != len(source) + 1 or not source[-1]:
         return False
     (*lead, t), (a, *d) = source[:-1], source[-1]
     return target == (*lead, (a,), t, tuple(d)) and ax.fixed(a.size)

@@ -121,7 +121,7 @@ def linear(
     out = node.outputs[0]
     canonical, last = ax.settled(lifting.dims[x.value]), ax.atoms(summed)
     if canonical[-1:] == (last,):
-        lead = canonical[:-1]
+        lead = tuple(group for group in canonical[:-1] if group)  # a batch of one is none
     else:
         lead = tuple((axis,) for axis in ax.flat(canonical) if axis not in last)
         if set(ax.flat(leading)) != set(ax.flat(lead)) or len(last) + len(lead) != len(ax.flat(canonical)):
@@ -154,8 +154,11 @@ def product(
     layout: Callable[[list[Group], Group, Group], tuple[Group, ...]],
 ) -> bool:
     """A product of two activations: scores, or a context where the left one is attention."""
-    if not k_a or ax.size_of(k_a) != ax.size_of(k_b):
+    if ax.size_of(k_a) != ax.size_of(k_b):
         return False
+    first, second = lifting.maker.get(a.value), lifting.maker.get(b.value)
+    if not k_a and not all(made is not None and made.word == "linear" for made in (first, second)):
+        return False  # an outer product, but for heads of one column
     everything = ax.flat(a.dims), ax.flat(b.dims)
     for left, right in batch:
         if ax.size_of(left) != ax.size_of(right) or not ax.same(
@@ -168,7 +171,6 @@ def product(
     if set(made_m) & set(made_n):  # tokens by tokens: neither is the other, and which one stays is seen later
         made_m, made_n = ax.clone(m), ax.clone(n)
     dims = (*lead, made_m, made_n)
-    first = lifting.maker.get(a.value)
     if first is not None and _is_attention(first, lifting.maker):
         attention = lifting.lay(a, (*lead, ax.atoms(m), ax.atoms(k_a)))
         lifting.emit("context", (attention, lifting.lay(b, (*lead, ax.atoms(k_b), ax.atoms(n)))), out, dims, node)

@@ -63,7 +63,11 @@ def softmax(lifting: Lifting, node: Node) -> bool:
 
 def layer_norm(lifting: Lifting, node: Node) -> bool:
     view = lifting.view(node.inputs[0])
-    if view is None or not view.dims or any(name not in lifting.weights for name in node.inputs[1:] if name):
+    if view is None or not view.dims or int(node.attributes.get("axis", -1)) not in (-1, len(view.dims) - 1):
+        return False
+    width = ax.size_of(view.dims[-1])
+    given = [lifting.weights.get(name) for name in node.inputs[1:] if name]
+    if any(weight is None or weight.shape != width[:1] for weight in given) or not ax.fixed(width):
         return False
     found = last(lifting, view, [len(view.dims) - 1])
     if found is None:
