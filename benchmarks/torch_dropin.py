@@ -1,9 +1,9 @@
 """The fused encoder inside PyTorch beside stock models, eager and traced, interleaved in one run, equal threads.
 
-    python benchmarks/torch_dropin.py [--model minilm|base|large] [--shapes 1x128,8x128,32x128r] [--precisions fp32,int8]
+    python benchmarks/torch_dropin.py [--model minilm|base|large] [--shapes 1x128,32x128r] [--precisions fp32,int8]
 
-A shape is batch x length; with an r behind it, rows have real lengths (0.41 of the length on average) and hidden positions
-are skipped, as under a classifier. The last table is what a call costs beyond the bare engine."""
+A shape is batch x length; with an r behind it, rows have real lengths (0.41 of the length on average) and hidden
+positions are skipped, as under a classifier. The last table is what a call costs beyond the bare engine."""
 
 import argparse
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from modes import SIZES, inputs
+from modes import SIZES, inputs  # type: ignore[import-not-found]
 
 import fusebert.torch
 from fusebert.bench import interleave

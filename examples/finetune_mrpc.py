@@ -1,5 +1,5 @@
 """Fine-tunes a BERT-family checkpoint on MRPC (are two sentences paraphrases?), scores it, and saves it in every form
-that fusebert reads: a Hugging Face folder, an ONNX file, and a SavedModel where transformers 4 with TensorFlow is there.
+that fusebert reads: a Hugging Face folder, an ONNX file, and, where transformers 4 with TensorFlow is, a SavedModel.
 
     python examples/finetune_mrpc.py CHECKPOINT --train msr_train.tsv --dev msr_dev.tsv -o my-mrpc
 

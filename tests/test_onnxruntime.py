@@ -395,6 +395,18 @@ def test_threads(tmp_path):
         options.register_custom_ops_library(fusebert.onnxruntime.library())
 
 
+def test_options_serve_several_sessions(tmp_path):
+    import onnxruntime
+
+    path = save(tmp_path / "m.onnx", PLAIN, SETTINGS)
+    options = onnxruntime.SessionOptions()
+    rows = noise(1, 3, 24)
+    one, two = (fusebert.onnxruntime.session(path, options).run(None, {"rows": rows})[0] for _ in range(2))
+    assert np.array_equal(one, two)
+    with pytest.raises(FusebertError, match="have the operator already, with other threads"):
+        fusebert.onnxruntime.session(path, options, threads=1)
+
+
 def test_a_file_that_is_no_model(tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"rubbish")
     with pytest.raises(FusebertError, match=r"m\.onnx"):

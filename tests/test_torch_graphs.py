@@ -11,7 +11,6 @@ import transformers
 
 import fusebert.torch
 from fusebert.torch import packing
-from fusebert.torch.operator import encode
 
 fusebert.torch.disable()  # other tests load stock models in this process
 
@@ -81,6 +80,21 @@ print([torch.equal(model(*call)["logits"], want) for _ in range(2)])
     assert ended.stdout.strip() == "[True, True]", ended.stderr
 
 
+def test_int8_of_the_import_traced_before_anything_ran(folders):
+    fusebert.torch.enable()
+    try:
+        config = transformers.AutoConfig.from_pretrained(folders["bert"])
+        config.use_quantization = True
+        model = transformers.BertForSequenceClassification.from_pretrained(folders["bert"], config=config).eval()
+    finally:
+        fusebert.torch.disable()
+    with torch.no_grad():
+        traced = torch.jit.trace(model, inputs(2, 16), strict=False)
+        assert model.bert.encoder.fusebert.sample is not None
+        assert str(traced.inlined_graph).count("aten::embedding") == 3  # the sample's are not in it
+        assert torch.equal(traced(*inputs(3, 9))["logits"], model(*inputs(3, 9)).logits)
+
+
 def test_a_frozen_graph_and_its_module_take_no_turns_in_packing(folders, monkeypatch):
     _, ours = make(folders["bert"])
     call, packed = inputs(2, 16), []
@@ -142,7 +156,7 @@ def test_the_operator_by_torchs_own_checks(folders):
     mask = torch.ones(2, 5, dtype=torch.bool)
     arguments = (torch.randn(2, 5, 32), mask, weights, None, wiring.heads, wiring.activation, wiring.epsilon)
     for rest in (("fp32", [], "compute", 1, False), ("fp32", [], "skip", 1, True)):
-        torch.library.opcheck(encode, (*arguments, *rest))
+        torch.library.opcheck(torch.ops.fusebert.encode.default, (*arguments, *rest))
 
 
 def test_a_gradient_through_a_traced_model_is_refused(folders):

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "batch.h"
 #include "error.h"
@@ -237,27 +238,30 @@ struct Operator : OrtCustomOp {
   std::optional<int64_t> threads;
 };
 
-bool has_entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
+// An entry of the session's config, if it is there.
+std::optional<std::string> entry(const OrtApi& api, const OrtSessionOptions* options, const char* key) {
   int present = 0;
   check(api, call(api, kHasSessionConfigEntry, options, key, &present));
-  return present != 0;
+  if (!present) return std::nullopt;
+  char text[64] = "";
+  size_t size = sizeof text;
+  check(api, call(api, kGetSessionConfigEntry, options, key, text, &size));
+  return text;
 }
 
 // ONNX Runtime's threads spin for a while after every operator of theirs, on the cores that the encoder wants: on two
 // cores a short sequence took twice as long. Whoever wants them to spin says so in the session's options.
 void stop_spinning(const OrtApi& api, OrtSessionOptions* options) {
   constexpr const char* key = "session.intra_op.allow_spinning";
-  if (!has_entry(api, options, key)) check(api, call(api, kAddSessionConfigEntry, options, key, "0"));
+  if (!entry(api, options, key)) check(api, call(api, kAddSessionConfigEntry, options, key, "0"));
 }
 
 std::optional<int64_t> session_threads(const OrtApi& api, const OrtSessionOptions* options) {
-  if (!has_entry(api, options, kThreadsKey)) return std::nullopt;
-  char text[32] = "";
-  size_t size = sizeof text;
-  check(api, call(api, kGetSessionConfigEntry, options, kThreadsKey, text, &size));
-  char* end = text;
-  const int64_t threads = std::strtoll(text, &end, 10);
-  if (end == text || *end) throw Invalid("%s: '%s' is not a number", kThreadsKey, text);
+  const auto text = entry(api, options, kThreadsKey);
+  if (!text) return std::nullopt;
+  char* end = nullptr;
+  const int64_t threads = std::strtoll(text->c_str(), &end, 10);
+  if (text->empty() || *end) throw Invalid("%s: '%s' is not a number", kThreadsKey, text->c_str());
   return threads;
 }
 
@@ -278,6 +282,20 @@ OrtCustomOpDomain* domain(const OrtApi& api, std::optional<int64_t> threads) {
   return made;
 }
 
+// Options serve several sessions, and ONNX Runtime refuses a domain that they have already; so they note it.
+void add_domain(const OrtApi& api, OrtSessionOptions* options) {
+  constexpr const char* key = "fusebert.registered";
+  const auto threads = session_threads(api, options);
+  const std::string now = threads ? std::to_string(*threads) : "default",
+                    before = entry(api, options, key).value_or(now);
+  if (before != now)
+    throw Invalid("these session options have the operator already, with other threads (%s, not %s): use new options",
+                  before.c_str(), now.c_str());
+  if (entry(api, options, key)) return;
+  check(api, call(api, kAddCustomOpDomain, options, domain(api, threads)));
+  check(api, call(api, kAddSessionConfigEntry, options, key, now.c_str()));
+}
+
 }  // namespace
 }  // namespace fusebert::ort
 
@@ -288,6 +306,6 @@ extern "C" FB_API OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const
   if (!api) return call(*base->GetApi(1), kCreateStatus, kFail, "fusebert needs ONNX Runtime 1.17 or newer");
   return guard(*api, [&] {
     stop_spinning(*api, options);
-    check(*api, call(*api, kAddCustomOpDomain, options, domain(*api, session_threads(*api, options))));
+    add_domain(*api, options);
   });
 }

@@ -2,6 +2,7 @@
 
 The public names are bound at once, because a verb and its file share a name: `fusebert.optimize` is the function."""
 
+from fusebert.bench import bench
 from fusebert.compare import compare
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.match.find import find
@@ -9,4 +10,4 @@ from fusebert.model import Model, load
 from fusebert.optimize import optimize
 from fusebert.read import read
 
-__all__ = ["FusebertError", "Model", "UnsupportedError", "compare", "find", "load", "optimize", "read"]
+__all__ = ["FusebertError", "Model", "UnsupportedError", "bench", "compare", "find", "load", "optimize", "read"]

@@ -28,6 +28,7 @@ class Encoder:
         hidden_states: list[_Array] = ...,
         profile: _Array | None = None,
         observer: Callable[[int, int, _Array], None] | None = None,
+        index: _Array | None = None,
     ) -> None: ...
 
 class Dense:

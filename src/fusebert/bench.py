@@ -5,6 +5,7 @@ Each number of threads has a process of its own, because frameworks keep the thr
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -165,7 +166,8 @@ def bench(
     if min(counts) < 1:
         raise FusebertError(f"threads must be at least 1, not {min(counts)}")
     measured: list[Measured] = []
-    notes: dict[str, None] = {}
+    busy = os.getloadavg()[0]
+    notes = dict.fromkeys([f"The machine was busy before: load {busy:.1f} on {cores()} cores."] * (busy > cores() / 2))
     for count in counts:
         alone = len(counts) == 1
         found, told = (measure if alone else _in_own_process)(settings, count, show_progress)

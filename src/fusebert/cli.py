@@ -64,6 +64,7 @@ def optimize(
     hidden_size: Annotated[int | None, typer.Option(help="Width the encoder must have, to be sure.")] = None,
     gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
     model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
+    ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare before writing.")] = True,
@@ -80,7 +81,7 @@ def optimize(
         as_json,
         lambda: work(
             model, out, precision, target, head, padding, overwrite, verify, threads, show_progress=True,
-            fast_gelu=gpu_only, dry_run=dry_run, expected={"heads": num_heads, "hidden": hidden_size},
+            fast_gelu=gpu_only, dry_run=dry_run, expected={"heads": num_heads, "hidden": hidden_size}, ranges=ranges,
         ),
     )  # fmt: skip
 
@@ -245,10 +246,81 @@ def bench(
         as_json,
         lambda: work(
             models, batches, lengths, counts, output_dir, True,
-            samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive, average_length=average_sequence_length, random_length=random_sequence_length,
+            samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive,
+            average_length=average_sequence_length, random_length=random_sequence_length,
             precisions=tuple(precisions), traced=traced, level=opt_level, seed=seed, inputs=told,
         ),
     )  # fmt: skip
+
+
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="Folder with tokenizer.json or vocab.txt; default: the model's, or beside it.")
+]
+
+
+@app.command(epilog="Example: fusebert accuracy ./my-classifier --task mrpc --data dev.tsv --precision fp32,int8")
+def accuracy(
+    models: Annotated[list[Path], typer.Argument(help="Models of any kind; the first one is the baseline.")],
+    task: Annotated[
+        str | None, typer.Option(help="mrpc, sst2, stsb, or a file of your own: text, perhaps text2, label.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The task's file.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="So many, from all over the file; default: all.")] = None,
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(help="By fusebert: fp32, bf16, int8, int8-bf16, several as fp32,int8; default: all of one model."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Texts in a batch.")] = 32,
+    max_length: Annotated[int | None, typer.Option(min=2, help="Tokens that texts are cut to.")] = None,
+    pooling: Annotated[str, typer.Option(help="For models without a head: mean, cls or max.")] = "mean",
+    tokenizer: Tokenizer = None,
+    input_ids: InputIds = None,
+    input_mask: InputMask = None,
+    segment_ids: SegmentIds = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the results to this file, too.")] = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Score a model on a task: by its own framework, then by fusebert in every precision, on the same texts."""
+    from fusebert.accuracy import accuracy as work
+
+    precisions = [part for word in precision for part in word.split(",")] if precision else None
+    told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
+    _finish(
+        as_json,
+        lambda: work(
+            models, task, data, samples, precisions, batch_size, threads, tokenizer, max_length, pooling, csv, told,
+            show_progress=True,
+        ),
+    )  # fmt: skip
+
+
+@app.command(epilog="Example: fusebert calibrate ./my-bert --data texts.txt -o factors.json --method percentile")
+def calibrate(
+    model: ModelPath,
+    data: Annotated[Path, typer.Option(help="Texts: one on a line, or a file that accuracy takes.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    samples: Annotated[int | None, typer.Option(min=1, help="Texts, from all over the file; default: 512.")] = None,
+    method: Annotated[str, typer.Option(help="minmax, percentile or entropy.")] = "minmax",
+    percentile: Annotated[float, typer.Option(help="Share of the values that percentile keeps.")] = 99.99,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="ours (JSON) or bert-op (for the TensorFlow op); default: ours if it is .json."),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Observe the ranges of a model's inner values on texts, for static int8: optimize --ranges."""
+    from fusebert.calibrate import calibrate as work
+
+    _finish(
+        as_json,
+        lambda: work(
+            model, data, out, samples, method, percentile, form, tokenizer, overwrite, threads, show_progress=True
+        ),
+    )
 
 
 @app.command(epilog="Example: fusebert doctor --json")

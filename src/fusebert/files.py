@@ -98,6 +98,26 @@ def check_shape(path: Path, name: str, array: Array, shape: tuple[int | None, ..
     )
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file that appears, or replaces another, whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(part).chmod(0o666 & ~_umask())
+        Path(part).replace(path)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
 @contextmanager
 def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""

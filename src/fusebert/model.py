@@ -11,8 +11,9 @@ import numpy as np
 
 from fusebert import answers, artifact
 from fusebert.encoder import Batch
-from fusebert.engine import Engine, steps
+from fusebert.engine import Engine, Observer, steps
 from fusebert.errors import FusebertError
+from fusebert.factors import read_ranges
 from fusebert.files import new_folder
 from fusebert.formats import huggingface
 from fusebert.graph import Array
@@ -43,7 +44,8 @@ def load(
     threads: as many as this process may use, unless given.
     padding: what becomes of hidden positions, see `Model.run`.
     head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
-    ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, to make int8 static."""
+    ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
+    `calibrate` writes it, to make int8 static."""
     folder = Path(path)
     try:
         if is_graph(folder):
@@ -63,7 +65,9 @@ def load(
 def _packed(
     network: Network, folder: Path, precision: str | None, threads: int | None, padding: str, ranges: Any
 ) -> Model:
-    plan = make_plan(precision or "fp32", len(network.encoder.layers), ranges)
+    layers = len(network.encoder.layers)
+    ranges = read_ranges(ranges, layers)
+    plan = make_plan(precision or "fp32", layers, ranges)
     if plan.decoder == "s8" and ranges is None:
         network = smooth(network, threads)
     return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
@@ -199,7 +203,7 @@ class Model:
         self._each_batch(tokens, batch_tokens, judge, "predicting", progress)
         return results
 
-    def observe(self, texts: Sequence[Text], batch_tokens: int = 8192) -> Array:
+    def observe(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
         """The lowest and highest input of every product over these texts, `[layers, 4, 2]`, for static int8."""
         ranges = np.zeros((len(self.network.encoder.layers), len(PRODUCTS), 2), np.float32)
 
@@ -208,11 +212,26 @@ class Model:
                 low, high = ranges[layer, product]
                 ranges[layer, product] = min(low, rows.min()), max(high, rows.max())
 
-        tokens = self._tokenize(texts)
-        for numbers in _groups(tokens, batch_tokens):
-            rows, batch = self._embed_tokens([tokens[i] for i in numbers])
-            self._engine.encoder.run(rows, batch, observer=widen)
+        self.watch(texts, widen, batch_tokens, progress)
         return ranges
+
+    def watch(
+        self, texts: Sequence[Text], observer: Observer, batch_tokens: int = 8192, progress: bool = False
+    ) -> None:
+        """Runs these texts and shows `observer(layer, product, rows)` the input rows of every product; products are
+        numbered as in PRODUCTS."""
+        tokens = self._tokenize(texts)
+        with progress_bar("watching", len(tokens), progress) as advance:
+            for numbers in _groups(tokens, batch_tokens):
+                rows, batch = self._embed_tokens([tokens[i] for i in numbers])
+                self._engine.encoder.run(rows, batch, observer=observer)
+                advance(len(numbers))
+
+    def take_tokenizer(self, folder: str | Path) -> None:
+        """Uses the tokenizer.json or vocab.txt of another folder from now on."""
+        self._tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
+        if self._tokenizer is None:
+            raise FusebertError(f"{folder} has no tokenizer.json or vocab.txt")
 
     def profile(self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> dict[str, float]:
         """Seconds that each step of the encoder took on this batch, over all layers."""

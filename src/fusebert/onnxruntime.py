@@ -30,9 +30,9 @@ def session(path: str | PathLike[str], sess_options: Any = None, threads: int | 
         threads = settings.intra_op_num_threads
     if threads is not None:
         settings.add_session_config_entry("fusebert.threads", str(threads))
-    settings.register_custom_ops_library(library())
     options.setdefault("providers", ["CPUExecutionProvider"])
     try:
+        settings.register_custom_ops_library(library())
         return onnxruntime.InferenceSession(fspath(path), settings, **options)
     except Exception as error:  # its own family of exceptions, which is not public
         raise FusebertError(f"{fspath(path)}: {error}") from error

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -149,13 +149,18 @@ class Record:
         return Graph(tuple(self._nodes), inputs, outputs, {n: Weight.of(a) for n, a in self._weights.items()})
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Runs a Graph of vocabulary and primitive words in NumPy, what its outputs need of it; returns them by name."""
+def evaluate(
+    graph: Graph, feeds: Mapping[str, Array], check: Callable[[Node, list[Array | None]], None] | None = None
+) -> dict[str, Array]:
+    """Runs a Graph of vocabulary and primitive words in NumPy, what its outputs need of it; returns them by name.
+    `check` is asked before each node."""
     nodes, uses = _needed(graph, feeds)
     values = dict(feeds)
     with np.errstate(all="ignore"):
         for node in nodes:
             inputs = [_value(graph, values, name, node) for name in node.inputs]
+            if check is not None:
+                check(node, inputs)
             made = _run(node, inputs)
             for name, value in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False):
                 if uses.get(name):
@@ -201,5 +206,5 @@ def _run(node: Node, inputs: list[Array | None]) -> Any:
         inputs = [*inputs, None]
     try:
         return meaning(*inputs, **node.attributes)
-    except (ArithmeticError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise FusebertError(f"node {node.name} ({node.word}) cannot be computed: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fusebert.compare import Difference, compare, compare_with_graph, table, within
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
@@ -34,6 +35,7 @@ def optimize(
     fast_gelu: bool = False,
     dry_run: bool = False,
     expected: Mapping[str, int | None] | None = None,
+    ranges: Any = None,
 ) -> Report:
     """Optimises a model, and proves that it answers as before.
 
@@ -42,6 +44,7 @@ def optimize(
     default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
     padding: what becomes of hidden positions in a fused operator: "auto", "skip", "first" or "compute".
     expected: sizes (heads, hidden) that the encoders of a graph must have; a contradiction is an error.
+    ranges: input ranges, or the path of a file with them, as `calibrate` writes it: int8 becomes static.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
     path, out = Path(path), Path(out)
@@ -49,7 +52,7 @@ def optimize(
     if chosen not in ("standalone", *TARGETS):
         raise FusebertError(f"target {chosen!r} is unknown; use standalone, {', '.join(TARGETS)}")
     if chosen == "standalone":
-        return _standalone(path, out, precision, head, overwrite, verify, threads, show_progress)
+        return _standalone(path, out, precision, head, overwrite, verify, threads, show_progress, ranges)
     if not is_graph(path) or (chosen == "tensorflow") == looks_like_onnx(path):
         raise FusebertError(f"{path} is not a model of {TARGETS[chosen]}, so it cannot be optimised for {chosen}")
     if precision not in PRECISIONS or padding not in ("auto", "skip", "first", "compute"):
@@ -57,7 +60,9 @@ def optimize(
     _check_expected(path, expected or {})
     if dry_run:
         return plan_replacement(path, chosen, precision, padding)
-    return replace_encoders(path, out, chosen, precision, padding, fast_gelu, verify, overwrite, threads, show_progress)
+    return replace_encoders(
+        path, out, chosen, precision, padding, fast_gelu, verify, overwrite, threads, show_progress, ranges
+    )
 
 
 def _check_expected(path: Path, expected: Mapping[str, int | None]) -> None:
@@ -87,10 +92,11 @@ def _standalone(
     verify: bool,
     threads: int | None,
     show_progress: bool,
+    ranges: Any,
 ) -> Report:
     if out.exists() and not overwrite:
         raise FusebertError(f"{out} exists; choose another place or allow overwriting")
-    model = load(path, precision, threads, head=head)
+    model = load(path, precision, threads, head=head, ranges=ranges)
     tables, notes = [], []
     if verify:
         baseline = model if precision == "fp32" else load(path, "fp32", threads, head=head)

@@ -13,6 +13,7 @@ from fusebert.graph import Array
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 PRODUCTS = ("qkv", "attention_out", "ffn_in", "ffn_out")
 _PRODUCT = {"fp32": "f32", "bf16": "bf16", "int8": "s8", "int8-bf16": "s8"}
+_LARGEST_STEP = 1 / 3  # of 8 bits; wider ones would make a 0 of most numbers (native/hosts/tf_weights.cc does the same)
 _REST = {"fp32": "f32", "bf16": "bf16", "int8": "f32", "int8-bf16": "bf16"}
 
 
@@ -51,7 +52,8 @@ class Plan:
 
 
 def make_plan(precision: str, layers: int, ranges: Any = None) -> Plan:
-    """The plan for one of PRECISIONS; `ranges` `[layers, 4, 2]`, low and high of every input, make int8 static."""
+    """The plan for one of PRECISIONS; `ranges` `[layers, 4, 2]`, low and high of every input, make int8 static, except
+    where one is too wide for 8 bits: that product finds its range per token all the same."""
     if precision not in PRECISIONS:
         raise FusebertError(f"precision {precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
     fixed = _checked_ranges(ranges, precision, layers)
@@ -59,10 +61,16 @@ def make_plan(precision: str, layers: int, ranges: Any = None) -> Plan:
     plans = []
     for layer in fixed:
         products = {
-            name: Product(kind, float(low), float(high)) for name, (low, high) in zip(PRODUCTS, layer, strict=True)
+            name: Product(kind) if too_wide(low, high) else Product(kind, float(low), float(high))
+            for name, (low, high) in zip(PRODUCTS, layer, strict=True)
         }
         plans.append(LayerPlan(**products, attention=_REST[precision]))
     return Plan(precision, tuple(plans), kind)
+
+
+def too_wide(low: float, high: float) -> bool:
+    """Whether an input range is too wide to be cut into 255 steps."""
+    return (max(float(high), 0.0) - min(float(low), 0.0)) / 255 > _LARGEST_STEP
 
 
 def _checked_ranges(ranges: Any, precision: str, layers: int) -> Array:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from fusebert.compare import Comparison, compare, table
-from fusebert.errors import DifferentError, FusebertError
+from fusebert.compare import compare, table
+from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.match.find import Found
 from fusebert.read import read
 from fusebert.report import Report, Table
@@ -33,6 +34,7 @@ def replace_encoders(
     overwrite: bool = False,
     threads: int | None = None,
     show_progress: bool = False,
+    ranges: Any = None,
 ) -> Report:
     """Writes the model at `path` to `out` with fused operators for `target`.
 
@@ -43,7 +45,7 @@ def replace_encoders(
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
     with _beside(out) as folder:
         made = folder / out.name
-        rewritten = _rewrite(path, made, target, precision, padding, fast_gelu, threads)
+        rewritten = _rewrite(path, made, target, precision, padding, fast_gelu, threads, ranges)
         tables, notes = _verified(path, made, target, threads, show_progress) if verify else ((), ("Not compared.",))
         report = _report(f"{path} -> {out}", path, made, target, precision, rewritten, tables, notes)
         _put_in_place(folder, out)
@@ -59,13 +61,16 @@ def plan_replacement(path: Path, target: str, precision: str, padding: str) -> R
 
 
 def _rewrite(
-    path: Path, made: Path, target: str, precision: str, padding: str, fast_gelu: bool, threads: int | None
-) -> Rewritten:
+    path: Path, made: Path, target: str, precision: str, padding: str, fast_gelu: bool, threads: int | None,
+    ranges: Any,
+) -> Rewritten:  # fmt: skip
     if target == "tensorflow":
-        return rewrite_tensorflow(path, made, precision, padding, threads or 0)
+        return rewrite_tensorflow(path, made, precision, padding, threads or 0, ranges)
     if target == "stock-onnxruntime":
+        if ranges is not None:
+            raise UnsupportedError("ONNX Runtime's own kernels find ranges by themselves; leave ranges away")
         return rewrite_stock(path, made, precision, fast_gelu)
-    return rewrite_onnx(path, made, precision, padding, threads)
+    return rewrite_onnx(path, made, precision, padding, threads, ranges)
 
 
 def _verified(
@@ -74,7 +79,7 @@ def _verified(
     framework = TARGETS[target]
     if find_spec(framework) is None:
         return (), (f"Not compared with the original, because {framework} is not installed.",)
-    same: Comparison = compare(path, made, show_progress, threads=threads)
+    same = compare(path, made, show_progress, threads=threads)
     if not same.same:
         worst = max(same, key=lambda d: d.worst_error)
         raise DifferentError(

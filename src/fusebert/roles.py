@@ -19,6 +19,7 @@ from fusebert.match.pieces import Pieces
 
 ROLES = ("ids", "mask", "types")
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
+_MOST_KINDS = 16  # token types; a larger table is another vocabulary
 _WORDS = (("mask", "mask"), ("segment", "types"), ("type", "types"), ("ids", "ids"), ("token", "ids"), ("word", "ids"))
 
 
@@ -39,11 +40,13 @@ class Input:
 
 @dataclass(frozen=True)
 class Roles:
-    """The inputs by role, in the order of the model, and what is known of what they take: ids below `vocabulary`, types
-    below `kinds`, at most `longest` tokens, sizes of batch and length (0 and 1) that are `settled`, the id that hides
-    its position (`hiding`) or is not counted as one (`padding`); and the precision that the graph computes in."""
+    """The inputs by role, in the order of the model; `more` are those of a second encoder, which get the same. And what
+    is known of what they take: ids below `vocabulary`, types below `kinds`, at most `longest` tokens, sizes of batch
+    and length (0 and 1) that are `settled`, the id that hides its position or is not counted as one (`padding_id`); and
+    the precision that the graph computes in."""
 
     inputs: Mapping[str, Input]
+    more: tuple[tuple[str, Input], ...] = ()
     vocabulary: int | None = None
     kinds: int | None = None
     longest: int | None = None
@@ -62,15 +65,16 @@ def find_roles(inputs: Sequence[Input], graph: Graph | None, told: Mapping[str, 
     chosen = _told(inputs, told or {})
     chosen |= {role: given for role, given in found.items() if role not in chosen and given not in chosen.values()}
     _by_name(inputs, chosen)
-    spare = [given.name for given in inputs if given not in chosen.values()]
-    if spare or "ids" not in chosen:
+    spare = [given for given in inputs if given not in chosen.values()]
+    more = tuple((role, given) for given in spare if (role := _role_by_name(given)) and len(chosen) > 1)
+    if len(more) < len(spare) or "ids" not in chosen:
         raise FusebertError(
             f"its inputs are {', '.join(f'{given.name} ({given.dtype})' for given in inputs)}; which of them are ids, "
             f"mask and token types is not clear. Say so with {', '.join(OPTIONS.values())}; others cannot be filled"
         )
     ordered = {role: given for given in inputs for role, one in chosen.items() if one is given}
     settled = {place: size for place, size in enumerate((chosen["ids"].shape or ())[:2]) if size is not None}
-    return replace(known.roles, inputs=ordered, settled={**known.roles.settled, **settled})
+    return replace(known.roles, inputs=ordered, more=more, settled={**known.roles.settled, **settled})
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,10 @@ def _by_tables(finding: Finding) -> _Known:
             if name in probe and np.array_equal(index, probe[name]):
                 sizes[name] = min(rows, sizes.get(name, rows))
     largest = sorted(sizes, key=lambda name: -sizes[name])
-    if not largest or len(largest) > 2:
-        return _Known()
+    if not largest or len(largest) > 2 or (len(largest) > 1 and sizes[largest[1]] > _MOST_KINDS):
+        return _Known(
+            roles=Roles({}, vocabulary=min(sizes.values(), default=None), longest=min(positions, default=None))
+        )
     tensors = dict(zip(("ids", "types"), largest, strict=False))
     kinds = sizes[largest[1]] if len(largest) > 1 else None
     roles = Roles({}, vocabulary=sizes[largest[0]], kinds=kinds, longest=min(positions, default=None))
@@ -181,12 +187,14 @@ def _by_name(inputs: Sequence[Input], chosen: dict[str, Input]) -> None:
     """Gives roles to the inputs that have none: by name; a mask may be told by its type; one that is left may be told
     by what is missing."""
     for given in (given for given in inputs if given not in chosen.values()):
-        role = next((role for word, role in _WORDS if word in given.name.lower()), None)
-        if role is None and not given.dtype.startswith("int"):
-            role = "mask"
+        role = _role_by_name(given) or (None if given.dtype.startswith("int") else "mask")
         if role is not None and role not in chosen:
             chosen[role] = given
     spare = [given for given in inputs if given not in chosen.values()]
     missing = [role for role in ROLES if role not in chosen]
-    if len(spare) == 1 and (len(missing) == 1 or "ids" in missing):
+    if len(spare) == 1 and (len(missing) == 1 or "ids" in missing) and _role_by_name(spare[0]) is None:
         chosen[missing[0]] = spare[0]
+
+
+def _role_by_name(given: Input) -> str | None:
+    return next((role for word, role in _WORDS if word in given.name.lower()), None)

@@ -49,7 +49,7 @@ class Runner(Protocol):
     def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
         """The arrays that it is fed, in its own order, by its own names and types."""
         given = {"ids": ids, "mask": mask, "types": types}
-        return {one.name: _as_declared(given[role], one) for role, one in self.inputs.items()}
+        return {one.name: _as_declared(given[role], one) for role, one in (*self.inputs.items(), *self.roles.more)}
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
         """The inputs as `answer` takes them."""
@@ -201,7 +201,7 @@ class TensorFlow(Runner):
             raise UnsupportedError(f"{path} has no signature to call")
         chosen = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
         self._call = signatures[chosen]
-        self.outputs = tuple(self._call.structured_outputs)
+        self.outputs = tuple(sorted(self._call.structured_outputs))
         specs = self._call.structured_input_signature[1]
         names = graph.facts["names"]
         tensors = {names[tensor]: tensor for tensor in reversed(graph.inputs)}
@@ -255,12 +255,12 @@ class Torch(Runner):
                 model = kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
             except Exception as error:
                 raise FusebertError(f"{path} is not accepted by transformers: {_first(error)}") from error
-        self.name = f"{path} by torch{' traced' if traced else ''}"
-        self.roles = _torch_roles(model)
-        self._torch, self._model = torch, model
-        self._traced: dict[Any, Any] | None = {} if traced else None  # by shape
-        few = np.ones((1, 2), np.int64)
-        self.outputs = tuple(self._stock(self.prepare(few, few, few * 0)))
+            self.name = f"{path} by torch{' traced' if traced else ''}"
+            self.roles = _torch_roles(model)
+            self._torch, self._model = torch, model
+            self._traced: dict[Any, Any] | None = {} if traced else None  # by shape
+            few = np.ones((1, 2), np.int64)
+            self.outputs = tuple(self._stock(self.prepare(few, few, few * 0)))
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
         return {name: self._torch.from_numpy(array) for name, array in self.feeds(ids, mask, types).items()}

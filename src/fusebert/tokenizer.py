@@ -75,6 +75,13 @@ class Tokenizer:
                 return int(found)
         return None
 
+    def padding_id(self) -> int | None:
+        """The id of the padding token, or None where there is none."""
+        for token in ("[PAD]", "<pad>"):
+            if (found := self._tokenizer.token_to_id(token)) is not None:
+                return int(found)
+        return None
+
     def save(self, path: Path) -> None:
         """Writes tokenizer.json."""
         self._tokenizer.save(str(path))

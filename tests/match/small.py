@@ -202,7 +202,8 @@ class Small:
             elif kind == "holes":
                 seen[row] = random.random(length) < 0.6
                 seen[row, random.integers(0, length)] = 1
-        ids = random.integers(2, VOCABULARY, (batch, length)) * seen
+        ids = random.integers(0, VOCABULARY, (batch, length))
+        ids = ids if "mask" in self.inputs else np.maximum(ids, 2) * seen  # the padding id says what is hidden
         given = {"ids": ids, "mask": self.given_mask(seen), "types": random.integers(0, 2, (batch, length))}
         return {name: given[name] for name in self.inputs}
 

@@ -361,7 +361,7 @@ class ScaleOnLinear(Small):
         return self.op("MatMul", query, key)
 
 
-@bad("softmax")
+@bad("scores was expected, but there is mul")
 class ScaleAfterMask(Small):
     def mask(self, scores):
         return self.op("Mul", super().mask(scores), self.const(0.5))
@@ -684,6 +684,7 @@ class SoftmaxOverQueriesStatic(Small):
     """Where there are as many queries as columns of a head, heads and sequences."""
 
     batch, length, hidden, heads = 8, 8, 64, 8
+    inputs = ("ids", "types")
 
     def softmax(self, x):
         return self.op("Softmax", x, axis=2)
@@ -845,7 +846,7 @@ class WeightsGiven(Small):
     def linear(self, x, inputs, outputs):
         total = self.op("Cast", self.op("ReduceMax", "ids", keepdims=0), to=TensorProto.FLOAT)
         return super().linear(x, inputs, outputs) if outputs != 24 else self.op(
-            "MatMul", x, self.op("Mul", self.weight(inputs, outputs), self.op("Add", total, self.const(1.0)))
+            "MatMul", x, self.op("Mul", self.weight(inputs, outputs), self.op("Add", self.op("Mul", total, self.const(1e-3)), self.const(1.0)))
         )
 
 
@@ -858,7 +859,7 @@ class Half(Small):
         return super().additive()
 
 
-@good()
+@good(activation="relu")
 class Opset7(Small):
     opset, batch, length = 7, 2, 6
 

@@ -87,7 +87,7 @@ class MaskOfIdOne(MaskOfIds):
         if self.masked is None:
             seen = self.op("Cast", self.op("Equal", "ids", self.const(1)), to=FLOAT)
             hidden = self.op("Sub", self.const(1.0), seen)
-            self.masked = self.op("Mul", self.axes("Unsqueeze", hidden, [1, 2]), self.const(-10000.0))
+            self.masked = self.op("Mul", self.axes("Unsqueeze", hidden, [1, 2]), self.const(-200.0))
         return self.masked
 
 
@@ -470,7 +470,7 @@ class ReadNeighbours(Small):
         self.outputs.append((self.op("Add", later, earlier), 3))
 
 
-@good(skip=False)
+@good(skip=False, mask="lengths")
 class ReadLengths(Small):
     """The mask only counts: what is seen are the first so many; the mean is over the mask's own ones."""
 
@@ -523,7 +523,7 @@ class TwoInSequence(Small):
         return super().stack(self.normed(x))
 
 
-@good(encoders=1, layers=1)
+@good(encoders=1, whole=True, skip=False)
 class OneOfTwo(Small):
     """The second layer is none: its values are made of something else."""
 
@@ -560,7 +560,7 @@ class TwoBranches(Small):
         self.outputs.append((x, 3))
 
 
-@good(whole=False)
+@bad("mask")
 class Truncated(Small):
     """What enters the first layer are the first 40 positions; short texts do not show it."""
 

@@ -276,6 +276,13 @@ void test_what_does_not_fit_is_refused() {
   refused("threads: 1 to 1024", [](auto& info) { info.ints["threads"] = {5000}; });
   refused("padding 'auto' is unknown", [](auto& info) { info.texts["padding"] = "auto"; });
 
+  OrtCustomOpDomain* const domain = options.domain;
+  options.domain = nullptr;
+  CHECK(!RegisterCustomOps(&options, &base) && !options.domain);  // once is enough
+  options.entries["fusebert.threads"] = "2";
+  CHECK(says(RegisterCustomOps(&options, &base), "with other threads (default, not 2)"));
+  options.entries.erase("fusebert.registered");
+  CHECK(!RegisterCustomOps(&options, &base) && options.domain && options.domain != domain);
   options.entries["fusebert.threads"] = "few";
   CHECK(says(RegisterCustomOps(&options, &base), "'few' is not a number"));
   CHECK(says(RegisterCustomOps(&options, &old_base), "needs ONNX Runtime 1.17"));

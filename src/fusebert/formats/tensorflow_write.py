@@ -56,7 +56,7 @@ def rewrite(source: Path, out: Path, edits: Sequence[Edit]) -> None:
         editing.apply(edit)
     if is_saved_model(source) and out.suffix != ".pb":
         with new_folder(out) as folder:
-            _copy_rest(source, folder)
+            copy_rest(source, folder)
             editing.write(folder / "saved_model.pb")
     else:
         with new_folder(out.with_name(f".{out.name}.new")) as folder:
@@ -69,7 +69,7 @@ def rewrite(source: Path, out: Path, edits: Sequence[Edit]) -> None:
             raise FusebertError(f"{out} cannot be written: {error}") from None
 
 
-def _copy_rest(source: Path, folder: Path) -> None:
+def copy_rest(source: Path, folder: Path) -> None:
     """Everything but the graph itself, by links where the file system has them."""
     for path in sorted(source.rglob("*")):
         place = folder / path.relative_to(source)

@@ -7,9 +7,9 @@ import numpy as np
 from fusebert.encoder import Norm
 from fusebert.errors import UnsupportedError
 from fusebert.graph import Array
-from fusebert.match.mask import computed
 from fusebert.match.pieces import Pieces, keeps_order
 from fusebert.match.probe import Probe
+from fusebert.match.trials import Trials
 from fusebert.network import Embeddings, positions
 
 
@@ -22,6 +22,7 @@ def read_embeddings(pieces: Pieces) -> tuple[Embeddings, dict[str, str]]:
 class _Reading:
     def __init__(self, pieces: Pieces) -> None:
         self._pieces, self._raised, self._graph = pieces, pieces.raised, pieces.graph
+        self._trials = Trials(pieces.raised)
 
     def read(self) -> tuple[Embeddings, dict[str, str]]:
         tensor = self._pieces.found.input
@@ -82,56 +83,67 @@ class _Reading:
         node = self._pieces.maker(tensor)
         if node is not None and node.word == "embed" and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
-            indices = [computed(self._graph, node.inputs[1], probe) for probe in self._raised.probes]
-            return self._looked_up(tensor, table, indices, node.inputs[1])
+            return self._looked_up(tensor, table, node.inputs[1])
         if node is not None and (node.word == "expand" or (node.word == "arrange" and keeps_order(node))):
             return self._term(node.inputs[0])
         if node is not None and node.word in ("slice", "strided_slice") and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
             table = table.reshape(-1, table.shape[-1])
-            for probe in self._raised.probes:
-                part = computed(self._graph, tensor, probe).reshape(-1, table.shape[-1])
+            for _, part in self._trials.try_all(tensor, (len(table),)):
+                part = part.reshape(-1, table.shape[-1])
                 if not np.array_equal(part, table[: len(part)]):
                     raise self._stuck(tensor, "the first rows of the position table")
             return "position", table, None
         raise self._stuck(tensor, "a word, position or type embedding")
 
-    def _looked_up(self, tensor: str, table: Array, indices: list[Array], name: str) -> tuple[str, Array, int | None]:
-        probes = self._raised.probes
+    def _looked_up(self, tensor: str, table: Array, name: str) -> tuple[str, Array, int | None]:
+        """What a table is that a tensor is an index of."""
         for given in self._graph.inputs:
-            if all(
-                given in probe and np.array_equal(i, probe[given]) for i, probe in zip(indices, probes, strict=True)
-            ):
+            if self._is_index(name, given, len(table)):
                 return given, table, None
-        if self._is_always(name, indices):
-            return "always", np.asarray(table[int(indices[0].reshape(-1)[0])], np.float32), None
-        if name not in self._raised.content:
-            flat = [np.unique(i.reshape(-1, i.shape[-1]), axis=0) if i.ndim else i.reshape(1, 1) for i in indices]
-            first = int(flat[0][0, 0])
-            if all(len(rows) == 1 and np.array_equal(rows[0], first + np.arange(rows.shape[1])) for rows in flat):
-                return "position", table[first:], None
-        for given in self._graph.inputs:
-            for padding in (0, 1, int(indices[0].reshape(-1).min()) - 1):
+        tried = [indices for _, indices in self._trials.try_all(name, ())]
+        first = int(tried[0].reshape(-1)[0]) if tried[0].size else 0
+        if first >= 0 and len({int(n) for indices in tried for n in np.unique(indices)}) == 1:
+            return "always", np.asarray(table[first], np.float32), None
+        lengths = (len(table) - first, *(n for n in (512, 256, 128, 64, 32) if n < len(table) - first))
+        if first >= 0 and all(_counts(indices, first) for _, indices in self._trials.try_all(name, lengths)):
+            return "position", table[first:], None
+        for given in self._trials.ids:
+            for padding in (0, 1, int(tried[0].min()) - 1):
                 if padding >= 0 and self._counts_from(name, given, padding, table):
                     return "position", table, padding
         raise self._stuck(tensor, "positions that count from 0, or from the padding id as RoBERTa does")
 
-    def _is_always(self, name: str, indices: list[Array]) -> bool:
-        """Whether indices are one and the same number, whatever is in the inputs."""
-        if name in self._raised.content:
-            fed = {key: value if value.ndim != 2 else value * 5 + 2 for key, value in self._raised.probes[0].items()}
-            indices = [*indices, computed(self._graph, name, fed)]
-        return len({int(n) for i in indices for n in np.unique(i)}) == 1
+    def _is_index(self, name: str, given: str, entries: int) -> bool:
+        """Whether an index is an input as it is, whatever of the table's entries that holds."""
+        random = np.random.default_rng(0)
+        for probe in self._raised.probes:
+            if given not in probe or probe[given].dtype.kind not in "iu":
+                return False
+            ids = random.integers(0, entries, probe[given].shape).astype(probe[given].dtype)
+            for fed in (probe, {**probe, given: ids}):
+                if not np.array_equal(self._trials.compute(name, fed), fed[given]):
+                    return False
+        return True
 
     def _counts_from(self, name: str, given: str, padding: int, table: Array) -> bool:
         """Whether positions are counted over all ids but the padding, which is tried with paddings among them."""
         random = np.random.default_rng(0)
         rule = Embeddings(table, table, None, Norm(table, table, 0.0), padding_id=padding)
-        for probe in self._raised.probes:
+        for probe in (*self._raised.probes, self._trials.long(len(table) - padding - 1)):
+            if probe is None:
+                continue
             if given not in probe or probe[given].ndim != 2:
                 return False
-            ids = np.where(random.random(probe[given].shape) < 0.3, padding, padding + 1).astype(probe[given].dtype)
+            ids = random.integers(padding, padding + 9, probe[given].shape)
+            ids = np.where(random.random(ids.shape) < 0.3, padding, ids).astype(probe[given].dtype)
             fed: Probe = {**probe, given: ids}
-            if not np.array_equal(computed(self._graph, name, fed), positions(rule, ids)):
+            if not np.array_equal(self._trials.compute(name, fed), positions(rule, ids)):
                 return False
         return True
+
+
+def _counts(indices: Array, first: int) -> bool:
+    """Whether indices count the positions of every sequence."""
+    rows = indices.reshape(-1, indices.shape[-1]) if indices.ndim else indices.reshape(1, 1)
+    return bool((rows == first + np.arange(rows.shape[1])).all())

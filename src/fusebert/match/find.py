@@ -15,6 +15,7 @@ from fusebert.match.meaning import Row, recognise
 from fusebert.match.probe import make_probes
 from fusebert.match.readers import may_skip, readers_of
 from fusebert.match.translate import translate
+from fusebert.match.trials import Trials
 from fusebert.ops import VOCABULARY
 from fusebert.primitives import MEANING
 
@@ -111,7 +112,8 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
                 rows.append(Row("layer", names, f"reads {result.holes['x']}, makes {result.output}"))
             else:
                 misses.append(result)
-    masks = Masks(raised)
+    trials = Trials(raised)
+    masks = Masks(raised, trials)
     encoders: dict[tuple[tuple[str, str], ...], Found] = {}
     for chain in _chains(matches):
         for part in _same_mask(chain, masks):
@@ -120,7 +122,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
                 rows.append(Row("mask", (mask.added,), mask.reason))
                 misses.append(Miss(len(pattern().nodes), "a mask", mask.reason, mask.added, part[0].nodes[0].function))
                 continue
-            found = _found(raised, part, mask)
+            found = _found(raised, trials, part, mask)
             key = tuple((node.function, node.name) for match in part for node in match.nodes)
             if found.function and key in encoders:  # a function that is called from several places
                 found = replace(encoders[key], calls=encoders[key].calls + 1)
@@ -165,7 +167,7 @@ def _same_mask(chain: list[Match], masks: Masks) -> list[list[Match]]:
     return parts
 
 
-def _found(raised: Lifted, chain: list[Match], mask: Mask) -> Found:
+def _found(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> Found:
     weights = raised.graph.weights
     sources = []
     for match in chain:
@@ -180,7 +182,7 @@ def _found(raised: Lifted, chain: list[Match], mask: Mask) -> Found:
     function = chain[0].nodes[0].function
     return Found(
         tuple(chain), sources[0]["query.weight"].shape[1], mask, chain[0].holes["x"], chain[-1].output, taps, inner,
-        readers_of(raised, (chain[-1].output, *taps), mask, inside), function, tuple(sources),
+        readers_of(raised, trials, (chain[-1].output, *taps), mask, inside), function, tuple(sources),
     )  # fmt: skip
 
 
@@ -197,7 +199,8 @@ def _taps(graph: Graph, chain: list[Match], inside: set[int]) -> tuple[tuple[str
 def _nearest(misses: list[Miss]) -> list[Miss]:
     """The searches that came furthest."""
     furthest = max((miss.matched for miss in misses), default=0)
-    return [miss for miss in misses if miss.matched == furthest][:3]
+    nearest = [miss for miss in misses if miss.matched == furthest]
+    return sorted(nearest, key=lambda miss: miss.found == "merge_heads")[:3]  # which is the LayerNorm after attention
 
 
 def _other_attention(graph: Graph) -> list[Miss]:
@@ -223,16 +226,18 @@ def _other_attention(graph: Graph) -> list[Miss]:
     return []
 
 
+_AFTER = frozenset(("merge_heads", "arrange", "linear", "identity", "add"))
+
+
 def _pre_norm(context: Node, maker: Mapping[str, Node], readers: Mapping[str, list[Node]]) -> bool:
     tensor = context.inputs[1]
     while (made := maker.get(tensor)) is not None and made.word in ("split_heads", "linear", "arrange", "identity"):
         tensor = made.inputs[0]
     if made is None or made.word != "layer_norm":
         return False
-    following = context
-    for word in ("merge_heads", "linear", "add"):
-        found = [n for n in readers.get(following.outputs[0], []) if n.word == word]
-        if not found:
-            return word != "add"
-        following = found[0]
-    return tensor not in following.inputs and made.inputs[0] in following.inputs
+    following = [context]
+    for _ in range(4):  # heads are merged, projected and added
+        following = [n for node in following for n in readers.get(node.outputs[0], []) if n.word in _AFTER]
+        if any(n.word == "add" and made.inputs[0] in n.inputs for n in following):
+            return True
+    return False

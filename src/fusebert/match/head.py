@@ -83,7 +83,8 @@ def _way(pieces: Pieces, place: int, tensor: str) -> _Way:
         if tensor == pieces.found.output:
             return _Way(place, "each", tuple(reversed(steps)), after, column)
         if (node := pieces.made(tensor, "select")) is not None:
-            at_first = node.inputs[0] == pieces.found.output and node.attributes["index"] == 0
+            tokens = len(pieces.raised.dims[pieces.found.output]) - 2
+            at_first = node.inputs[0] == pieces.found.output and node.attributes == {"axis": tokens, "index": 0}
             return _Way(place, "first" if at_first else "", tuple(reversed(steps)), after, column)
         norm, activation = None, "identity"
         if (node := pieces.made(tensor, "layer_norm")) is not None:

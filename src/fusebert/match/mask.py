@@ -3,14 +3,17 @@ id, an additive mask that comes from outside, nothing; or something that an enco
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.graph import Array, Graph
-from fusebert.match.lift.lifting import Lifted, numbers_read
+from fusebert.match.lift.lifting import Lifted
+from fusebert.match.limits import refuse_large
 from fusebert.match.probe import Probe
+from fusebert.match.trials import Trials
 from fusebert.ops import evaluate
 
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
@@ -32,10 +35,9 @@ class Mask:
 class Masks:
     """Reads masks of one lifted graph, each once."""
 
-    def __init__(self, lifted: Lifted) -> None:
-        self._lifted = lifted
+    def __init__(self, lifted: Lifted, trials: Trials) -> None:
+        self._lifted, self._trials = lifted, trials
         self._known: dict[tuple[str | None, int], Mask] = {}
-        self._ids = _inputs_of({n.inputs[1] for n in lifted.graph.nodes if n.word == "embed"}, lifted.graph)
 
     def read(self, added: str | None, heads: int) -> Mask:
         """What a tensor means that is added to scores."""
@@ -48,48 +50,56 @@ class Masks:
         graph = self._lifted.graph
         if added in graph.inputs and added not in self._lifted.probes[0]:
             return Mask("additive", added, added)
-        arrays = []
-        for probe in self._lifted.probes:
-            try:
-                array = computed(graph, added, probe)
-            except FusebertError as error:
-                return _refused(added, f"what is added to the scores is not a mask: {error}")
-            arrays.append(_four(array, heads))
+        try:
+            tried = [(probe, _four(array, heads)) for probe, array in self._trials.try_all(added)]
+        except FusebertError as error:
+            return _refused(added, f"what is added to the scores is not a mask: {error}")
+        arrays = [array for _, array in tried]
         if added not in self._lifted.content:
-            if all(np.ptp(array) == 0 for array in arrays):
+            if all(array.size and np.ptp(array) == 0 for array in arrays):
                 return Mask("none", added=added)
             if all(map(_causal, arrays)):
                 return _refused(added, "attention is causal: a token does not see those after it")
             return _refused(added, "a constant that is no mask is added to the scores, such as relative positions")
-        for name in graph.inputs:
-            given = [probe.get(name) for probe in self._lifted.probes]
-            if all(map(_hides, arrays, [_seen(g, array) for g, array in zip(given, arrays, strict=True)])):
-                kind = "lengths" if given[0] is not None and given[0].ndim == 1 else "rows"
-                return Mask("ids", name, added, 0) if name in self._ids else Mask(kind, name, added)
-            if name in self._ids and all(map(_hides, arrays, [None if g is None else g != 1 for g in given])):
-                return Mask("ids", name, added, 1)
-            counts = [None if g is None or g.ndim != 2 else (g != 0).sum(1) for g in given]
-            if all(map(_hides, arrays, [_seen(c, array) for c, array in zip(counts, arrays, strict=True)])):
-                return Mask("lengths", name, added)
+        for mask in self._kinds(added):
+            if all(_hides(array, visible(mask, probe, array.shape[-1])) for probe, array in tried):
+                return mask
         if all(_causal(array) for array in arrays):
             return _refused(added, "attention is causal: a token does not see those after it")
         if any(array.shape[2] > 1 and (array != array[:, :, :1]).any() for array in arrays):
             return _refused(added, "what is hidden differs from query to query")
         return _refused(added, "what is added to the scores is not a mask of zeros and large negative numbers")
 
+    def _kinds(self, added: str) -> Iterator[Mask]:
+        """All that a mask can be."""
+        for name in self._lifted.graph.inputs:
+            given = self._lifted.probes[0].get(name)
+            if given is None:
+                continue
+            if given.ndim == 1:
+                yield Mask("lengths", name, added)
+            elif name in self._trials.ids:
+                yield from (Mask("ids", name, added, hidden) for hidden in range(4))
+            else:
+                yield Mask("rows", name, added)
+                yield Mask("lengths", name, added)
+
 
 def computed(graph: Graph, tensor: str, probe: Probe) -> Array:
-    """A tensor of a lifted graph, for a probe."""
-    return evaluate(replace(graph, outputs=(tensor,)), probe)[tensor]
+    """A tensor of a raised graph, for a probe."""
+    return evaluate(replace(graph, outputs=(tensor,)), probe, refuse_large)[tensor]
 
 
-def _inputs_of(tensors: set[str], graph: Graph) -> set[str]:
-    """The inputs that the content of tensors depends on."""
-    needed = set(tensors)
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.outputs):
-            needed.update(numbers_read(node))
-    return needed.intersection(graph.inputs)
+def visible(mask: Mask, probe: Probe, length: int) -> Array | None:
+    """The positions `[batch, length]` that a mask lets be seen, given some inputs."""
+    given = probe.get(mask.tensor)
+    if given is None or given.ndim > 2:
+        return None
+    if mask.kind == "lengths":
+        counts = given if given.ndim == 1 else (given != 0).sum(1)
+        seen: Array = np.arange(length) < counts[:, None]
+        return seen
+    return given != (mask.hidden_id or 0)
 
 
 def _refused(added: str, reason: str) -> Mask:
@@ -103,24 +113,18 @@ def _four(array: Array, heads: int) -> Array:
     return array.reshape((1,) * (4 - array.ndim) + array.shape) if array.ndim < 4 else array
 
 
-def _seen(given: Array | None, added: Array) -> Array | None:
-    """The positions that a 0/1 mask or lengths let be seen."""
-    if given is None or given.ndim != 1:
-        return None if given is None else given != 0
-    return np.arange(added.shape[-1]) < given[:, None]
-
-
-def _hides(array: Array, visible: Array | None) -> bool:
-    """Whether exactly the positions are hidden that are not visible."""
-    if visible is None or visible.ndim != 2 or array.ndim != 4:
+def _hides(array: Array, seen: Array | None) -> bool:
+    """Whether exactly the positions are hidden that are not to be seen."""
+    if seen is None or seen.ndim != 2 or array.ndim != 4:
         return False
-    batch, length = visible.shape
+    batch, length = seen.shape
     if array.shape[0] not in (1, batch) or array.shape[3] != length:
         return False
-    want = np.broadcast_to(visible[:, None, None, :], (batch, *array.shape[1:3], length))
+    want = np.broadcast_to(seen[:, None, None, :], (batch, *array.shape[1:3], length))
     have = np.broadcast_to(array, want.shape)
     shown = have[want]  # a number that is added everywhere changes nothing
-    return bool((np.abs(shown) <= 1).all() and np.ptp(shown) == 0 and (have[~want] <= _HIDDEN).all())
+    same = bool((np.abs(shown) <= 1).all()) and (shown.size == 0 or np.ptp(shown) == 0)
+    return same and bool((have[~want] <= _HIDDEN).all())
 
 
 def _causal(array: Array) -> bool:

@@ -3,7 +3,8 @@ the others become prime numbers that no weight has as a factor, so that an axis 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -31,22 +32,31 @@ def _fill(graph: Graph, sizes: tuple[int, int], seed: int) -> Probe:
     random = np.random.default_rng(seed)
     declared = [_shape(graph.types.get(name)) for name in graph.inputs]
     usual = list(sizes)
-    for place in (0, 1):
-        known = [n for s in declared if s is not None and len(s) > place and isinstance(n := s[place], int)]
-        usual[place] = known[0] if known else usual[place]
+    for place in (0, 1):  # of ids and masks; what has more dimensions has them in some other order
+        known = [n for s in declared if s is not None and place < len(s) < 3 and isinstance(n := s[place], int)]
+        usual[place] = max(known[0], 0) if known else usual[place]
+    named = {n: usual[i] for s in declared if s is not None and len(s) < 3 for i, n in enumerate(s) if isinstance(n, str)}
     probe: Probe = {}
     for name, shape in zip(graph.inputs, declared, strict=True):
         kind = graph.types[name].dtype if name in graph.types else "int64"
-        full = [n if isinstance(n, int) and n >= 0 else usual[min(i, 1)] for i, n in enumerate(shape or (None, None))]
-        if kind not in _FILLED or np.prod(full, dtype=np.float64) > _LARGEST or (len(full) > 2 and "float" in kind):
+        full = full_shape((None, None) if shape is None else shape, usual, named)
+        if kind not in _FILLED or not 0 < len(full) < 32 or math.prod(full) > _LARGEST:
+            continue
+        if len(full) > 2 and "float" in kind:
             continue
         array = random.integers(0, 2, full)
         if len(full) == 1:
-            array = random.integers(1, usual[1] + 1, full)  # lengths
+            array = random.integers(1, max(usual[1], 1) + 1, full)  # lengths
         elif array.size and full[-1] > 1:  # something visible and something hidden in every row
             array[..., 0], array[..., -1] = random.permutation([0, 1])
         probe[name] = array.astype(kind)
     return probe
+
+
+def full_shape(shape: Sequence[int | str | None], usual: Sequence[int], named: Mapping[str, int]) -> list[int]:
+    """A declared shape with sizes for what is not declared: by name, or by place as ids have them."""
+    sizes = enumerate(shape)
+    return [n if isinstance(n, int) and n >= 0 else named.get(str(n), usual[min(i, 1)]) for i, n in sizes]
 
 
 _FILLED = ("int64", "int32", "int16", "int8", "uint8", "bool", "float32", "float16", "float64")

@@ -11,7 +11,8 @@ from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis
 from fusebert.match.lift.lifting import ELEMENTWISE, Lifted, numbers_read
-from fusebert.match.mask import Mask, computed
+from fusebert.match.mask import Mask, visible
+from fusebert.match.trials import Trials
 
 FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
     "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
@@ -25,14 +26,17 @@ def may_skip(kinds: tuple[str, ...]) -> bool:
     return _SKIPPING.issuperset(kinds)
 
 
-def readers_of(lifted: Lifted, outputs: tuple[str, ...], mask: Mask, inside: set[int]) -> tuple[str, ...]:
+def readers_of(
+    lifted: Lifted, trials: Trials, outputs: tuple[str, ...], mask: Mask, inside: set[int]
+) -> tuple[str, ...]:
     """The kinds of readers of an encoder's outputs, each once; nodes inside the encoder are none."""
-    return tuple(dict.fromkeys(kind for name in outputs for kind in _Reading(lifted, name, mask, inside).kinds()))
+    readings = (_Reading(lifted, trials, name, mask, inside) for name in outputs)
+    return tuple(dict.fromkeys(kind for reading in readings for kind in reading.kinds()))
 
 
 class _Reading:
-    def __init__(self, lifted: Lifted, output: str, mask: Mask, inside: set[int]) -> None:
-        self._lifted, self._mask, self._inside = lifted, mask, inside
+    def __init__(self, lifted: Lifted, trials: Trials, output: str, mask: Mask, inside: set[int]) -> None:
+        self._lifted, self._trials, self._mask, self._inside = lifted, trials, mask, inside
         tokens = ax.settled(lifted.dims[output])[:-1]
         self._tokens: Axis | None = tokens[-1][-1] if tokens and tokens[-1] else None
         self._rows = {output}  # tensors with one row per position
@@ -74,17 +78,27 @@ class _Reading:
         return self._tokens in ax.settled(self._lifted.dims[name])[-1]
 
     def _hides(self, node: Node) -> bool:
-        """Whether a node leaves nothing (or nothing that a maximum would take) where the mask hides."""
-        for name in node.inputs:
-            if name in self._rows or name in self._lifted.graph.weights or name not in self._lifted.content:
-                continue
-            try:
-                array = computed(self._lifted.graph, name, self._lifted.probes[0])
-            except FusebertError:
-                return False
-            mask = self._lifted.probes[0].get(self._mask.tensor)
-            if mask is None or array.ndim < 2 or array.shape[:2] not in (mask.shape, (1, *mask.shape[1:])):
-                return False
-            hidden = np.broadcast_to(array.reshape(*array.shape[:2], -1).any(-1), mask.shape)[mask == 0]
-            return not hidden.any()
-        return False
+        """Whether a node leaves nothing of the rows that the mask hides: it multiplies them by nothing, or puts
+        something else in their place."""
+        if node.word == "mul":
+            return any(self._is_where_hidden(n, False) for n in node.inputs if n not in self._rows)
+        condition, yes, no = node.inputs
+        if (yes in self._rows) == (no in self._rows) or condition in self._rows:
+            return False
+        return self._is_where_hidden(condition, no in self._rows)
+
+    def _is_where_hidden(self, name: str, wanted: bool) -> bool:
+        """Whether a tensor is true (or false) wherever the mask hides."""
+        if name in self._lifted.graph.weights or name not in self._lifted.content:
+            return False
+        try:
+            for probe, array in self._trials.try_all(name):
+                seen = visible(self._mask, probe, array.shape[1] if array.ndim > 1 else 0)
+                if seen is None or array.ndim < 2 or array.shape[:2] != seen.shape:
+                    return False
+                hidden = array.reshape(*seen.shape, -1)[~seen]
+                if not np.array_equal(hidden.astype(bool), np.full_like(hidden, wanted, bool)):
+                    return False
+        except FusebertError:
+            return False
+        return True

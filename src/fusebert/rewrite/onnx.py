@@ -19,7 +19,7 @@ from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, embedded
 from fusebert.match.find import Finding
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places, packed_encoder
+from fusebert.rewrite.places import Rewritten, choose_padding, find_places, packed_encoder, settle_ranges
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
@@ -27,19 +27,22 @@ _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
 
 
 def rewrite_onnx(
-    source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None
+    source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None, ranges: Any = None
 ) -> Rewritten:
-    """Writes `source` to `out` with a fused operator for every encoder."""
+    """Writes `source` to `out` with a fused operator for every encoder; `ranges` of its inputs make int8 static."""
     finding, cuts = find_places(source, read(source))
+    fixed = settle_ranges(finding, ranges)
     chosen = tuple(choose_padding(found, padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
-        encoder = packed_encoder(finding, place.found, precision, threads)
+        encoder = packed_encoder(finding, place.found, precision, threads, fixed)
         name = f"fused_encoder_{number}"
         tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, precision.startswith("int8"))}
         weights |= tensors
         attributes = _attributes(encoder, place, precision, rows)
+        if fixed is not None:
+            attributes["ranges"] = [float(number) for number in fixed.ravel()]
         inner, before, after = _in_floats(name, place)
         inputs = (inner.rows, inner.mask, *tensors)
         fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fusebert.encoder import Encoder
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Graph
+from fusebert.factors import read_ranges
+from fusebert.graph import Array, Graph
 from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, cut
 from fusebert.match.find import Finding, Found, find
@@ -43,11 +47,26 @@ def choose_padding(found: Found, padding: str) -> str:
     return "first" if FIRST in found.readers else "skip"
 
 
-def packed_encoder(finding: Finding, found: Found, precision: str, threads: int | None) -> Encoder:
-    """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known."""
-    plan = make_plan(precision, len(found.layers))
-    int8 = plan.decoder == "s8"
-    encoder = smoothed_encoder(finding, found, threads) if int8 else read_encoder(finding.raised, found)
+def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
+    """The input ranges `[layers, 4, 2]` of the only encoder, from numbers or a file; None stays None."""
+    if ranges is None:
+        return None
+    if len(finding.encoders) != 1:
+        raise UnsupportedError(f"ranges are for one encoder, but there are {len(finding.encoders)}")
+    layers = len(finding.encoders[0].layers)
+    fixed = read_ranges(ranges, layers)
+    make_plan("int8", layers, fixed)  # refuses what does not fit
+    return np.asarray(fixed, np.float32).reshape(layers, -1, 2)
+
+
+def packed_encoder(
+    finding: Finding, found: Found, precision: str, threads: int | None, ranges: Array | None = None
+) -> Encoder:
+    """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known and no
+    ranges are fixed."""
+    plan = make_plan(precision, len(found.layers), ranges)
+    smoothed = plan.decoder == "s8" and ranges is None
+    encoder = smoothed_encoder(finding, found, threads) if smoothed else read_encoder(finding.raised, found)
     return convert_encoder(encoder, plan)
 
 

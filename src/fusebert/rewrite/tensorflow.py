@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fusebert.encoder import Encoder
-from fusebert.errors import UnsupportedError
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow_write import Edit, NewNode, Type, rewrite
 from fusebert.graph import Array, Graph
 from fusebert.match import axes as ax
@@ -18,27 +18,35 @@ from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.layer import Match
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places, smoothed_encoder
+from fusebert.rewrite.places import Rewritten, choose_padding, find_places, settle_ranges, smoothed_encoder
 
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _TRANSPOSED = "transpose"
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
 
-def rewrite_tensorflow(source: Path, out: Path, precision: str, padding: str = "auto", threads: int = 0) -> Rewritten:
-    """Writes `source` to `out` with a `Bert` node for every encoder."""
+def rewrite_tensorflow(
+    source: Path, out: Path, precision: str, padding: str = "auto", threads: int = 0, ranges: Any = None
+) -> Rewritten:
+    """Writes `source` to `out` with a `Bert` node for every encoder; `ranges` of its inputs make int8 static."""
     graph = read(source)
     finding, cuts = find_places(source, graph)
     chosen = tuple(choose_padding(place.found, padding) for place in cuts)
+    fixed = settle_ranges(finding, ranges)
+    if fixed is not None and not precision.startswith("int8"):
+        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}")
     edits = [
-        _edit(graph, finding, place, number, precision, rows, threads)
+        _edit(graph, finding, place, number, precision, rows, threads, fixed)
         for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True))
     ]
     rewrite(source, out, edits)
     return Rewritten(finding, cuts, chosen)
 
 
-def _edit(graph: Graph, finding: Finding, place: Cut, number: int, precision: str, padding: str, threads: int) -> Edit:
+def _edit(
+    graph: Graph, finding: Finding, place: Cut, number: int, precision: str, padding: str, threads: int,
+    ranges: Array | None,
+) -> Edit:  # fmt: skip
     scope = _Scope(graph, finding, place)
     name = f"fused_bert_{number}"
     nodes: list[NewNode] = []
@@ -47,7 +55,9 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, precision: st
     attributes = _attributes(place, precision, padding, threads)
     attributes |= {"MaskT": Type(mask_type), "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
     operation = "Bert"
-    if precision.startswith("int8"):
+    if ranges is not None:
+        attributes["QuantizationFactors"] = [float(number) for number in ranges.ravel()]
+    elif precision.startswith("int8"):
         attributes["InputScales"] = _input_scales(smoothed_encoder(finding, place.found, threads or None))
     if place.taps:
         operation = "BertHiddenStates"
@@ -99,9 +109,11 @@ class _Scope:
         self.function = place.found.function
         body = graph.functions[self.function] if self.function else graph
         self._own = {*body.weights, *(name for node in body.nodes for name in node.outputs)}
+        self._own -= {*body.inputs} if self.function else set()
         self._path, arguments = self._call(place.outputs[0])
         self._local = {self._path + name: name for name in self._own}
         self._local |= {tensor: name for name, tensor in arguments.items() if tensor}
+        self._constants = {*body.weights}
         handles = {name for node in body.nodes if node.word in _VARIABLES for name in node.outputs}
         self._by_root: dict[str, list[str]] = {}  # the tensors that have a weight's numbers
         for tensor, name in self._local.items():
@@ -147,7 +159,9 @@ class _Scope:
         elif part == "attention_out" and kind == "weight":
             shapes.append((heads, source.shape[1] // heads, source.shape[0]))
         weights = self._finding.raised.graph.weights
-        return next((t for t in self._by_root.get(source.name, ()) if weights[t].shape in shapes), None)
+        fitting = [tensor for tensor in self._by_root.get(source.name, ()) if weights[tensor].shape in shapes]
+        fitting.sort(key=lambda tensor: (self._local[tensor] in self._constants, tensor))
+        return fitting[0] if fitting else None  # what a node reads off a constant comes before the constant
 
     def _array(self, match: Match, hole: str) -> Array:
         tensor = match.holes.get(hole)

@@ -1,7 +1,7 @@
 """The PyTorch front door: Hugging Face models that run their encoder as one fused operator.
 
-Importing this module is enough for models that are created afterwards; `optimize` is for those that exist. Masks, outputs,
-parameters and saving stay as they were (docs/pytorch.md)."""
+Importing this module is enough for models that are created afterwards; `optimize` is for those that exist. Masks,
+outputs, parameters and saving stay as they were (docs/pytorch.md)."""
 
 from __future__ import annotations
 

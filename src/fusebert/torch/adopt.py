@@ -56,7 +56,7 @@ def restore(model: Model) -> Model:
     """Puts every original encoder back, in place, and returns the model."""
     for _, encoder in _encoders(model):
         if isinstance(encoder, Fused):
-            encoder.__class__ = type(encoder).original
+            encoder.__class__ = type(encoder).original  # type: ignore[assignment]
             del encoder.fusebert
     return model
 
@@ -84,7 +84,7 @@ def disabled() -> Iterator[None]:
 
 @functools.wraps(_post_init)
 def _fusing_post_init(self: PreTrainedModel) -> None:
-    _post_init(self)
+    _post_init(self)  # type: ignore[no-untyped-call]
     for name, encoder in _encoders(self):
         try:
             _fuse(self, name, encoder, {})

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from fusebert.graph import Array
 from fusebert.plan import PRODUCTS
 from fusebert.quantize import random_ids
 from fusebert.torch.masks import masked_batch
-from fusebert.torch.operator import encode
+from fusebert.torch.operator import encode, encode_compiled, is_tracing, untraced
 from fusebert.torch.packing import Recipe, packed_engine
 from fusebert.torch.settings import Settings
 from fusebert.torch.wiring import Wiring, layer_names
@@ -62,7 +61,8 @@ class Fused(nn.Module):
         if reason:
             self._warn(reason)
             return super().forward(*args, **kwargs)
-        return self._answer(rows, self._run(rows, mask, self._wants("output_hidden_states", named)), named)
+        states = bool(self._wants("output_hidden_states", named))
+        return self._answer(rows, self._run(rows, mask, states), states, named.get("return_dict", self.returns_dict))
 
     def get_quantization_factors(self) -> list[float]:
         """The ranges that calibration saw so far, 8 numbers per layer."""
@@ -106,33 +106,29 @@ class Fused(nn.Module):
             self.fusebert.warned.add(reason)
             warnings.warn(f"fusebert: {type(self).__name__} runs the original encoder: {reason}", stacklevel=4)
 
-    def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, states: Any) -> list[torch.Tensor]:
+    def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, states: bool) -> list[torch.Tensor]:
         state = self.fusebert
         wiring, settings = state.wiring, state.settings
         assert wiring is not None  # made when the encoder was
         weights = wiring.weights()
         hidden_rows = "compute" if states and settings.padding == "auto" else state.hidden_rows
         if settings.precision.startswith("int8") and not settings.ranges and state.sample is None:
-            state.sample = None if _symbolic(rows) else sample_rows(state.base)
-        if settings.calibrate and not _symbolic(rows):
+            state.sample = sample_rows(state.base) if _real(rows) else None
+        if settings.calibrate and _real(rows) and not is_tracing():
             self._observe(rows, mask, weights, wiring)
         arguments = (
             rows, mask, weights, state.sample, wiring.heads, wiring.activation, wiring.epsilon, settings.precision,
-            list(settings.ranges), hidden_rows, settings.threads, bool(states),
+            list(settings.ranges), hidden_rows, settings.threads, states,
         )  # fmt: skip
-        if torch.compiler.is_compiling():
-            with torch.no_grad():
-                return list(encode(*arguments))
-        return list(encode(*arguments))
+        return encode_compiled(*arguments) if torch.compiler.is_compiling() else encode(*arguments)
 
-    def _answer(self, rows: torch.Tensor, outputs: list[torch.Tensor], named: dict[str, Any]) -> Any:
-        states = None
-        if self._wants("output_hidden_states", named):
-            states = (rows, *outputs)
-            self._tell_recorders(states)
-        if named.get("return_dict", self.returns_dict) or self.returns_dict is ...:
-            return self.output_type(last_hidden_state=outputs[-1], hidden_states=states)
-        return (outputs[-1],) if states is None else (outputs[-1], states)
+    def _answer(self, rows: torch.Tensor, outputs: list[torch.Tensor], states: bool, as_dict: Any) -> Any:
+        recorded = (rows, *outputs) if states else None
+        if recorded:
+            self._tell_recorders(recorded)
+        if as_dict or self.returns_dict is ...:
+            return self.output_type(last_hidden_state=outputs[-1], hidden_states=recorded)
+        return (outputs[-1], recorded) if recorded else (outputs[-1],)
 
     def _tell_recorders(self, states: tuple[torch.Tensor, ...]) -> None:
         """Since version 5, transformers records hidden states by hooks on the layers, which are not called here."""
@@ -169,9 +165,17 @@ class Fused(nn.Module):
     returns_dict: Any  # the original's default; ... where it has no choice
 
 
-@cache
 def fused_class(original: type[nn.Module]) -> type[Fused]:
-    """Fused before that class."""
+    """Fused before that class of encoders; always the same for the same."""
+    if original not in _classes:
+        _classes[original] = _make_class(original)
+    return _classes[original]
+
+
+_classes: dict[type[nn.Module], type[Fused]] = {}
+
+
+def _make_class(original: type[nn.Module]) -> type[Fused]:
     choice = inspect.signature(original.forward).parameters.get("return_dict")
     distilled = original.__name__ == "Transformer"
     members = {
@@ -201,7 +205,7 @@ def sample_rows(base: Any) -> torch.Tensor | None:
     words = getattr(embeddings, "word_embeddings", None)
     if embeddings is None or words is None or words.weight.device.type != "cpu":
         return None
-    with torch.no_grad():
+    with torch.no_grad(), untraced():
         longest = embeddings.position_embeddings.num_embeddings - (words.padding_idx or 0) - 1
         ids = torch.from_numpy(random_ids(words.num_embeddings, max(1, min(64, longest))))
         rows = embeddings(input_ids=ids)
@@ -210,5 +214,5 @@ def sample_rows(base: Any) -> torch.Tensor | None:
         return rows.float().contiguous()  # type: ignore[no-any-return]
 
 
-def _symbolic(rows: torch.Tensor) -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or type(rows) is not torch.Tensor
+def _real(rows: torch.Tensor) -> bool:
+    return type(rows) is torch.Tensor and not torch.compiler.is_compiling()

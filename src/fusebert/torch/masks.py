@@ -6,11 +6,14 @@ honoured as it is."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fusebert.encoder import Batch
+from fusebert.graph import Array
 
 HIDES = -1e4  # what is added to a score to hide it: this or less, the least that any framework uses
 HIDES_EVERYTHING = -1e30  # added to a whole row, it leaves no trace of the scores
@@ -19,15 +22,22 @@ HIDES_EVERYTHING = -1e30  # added to a whole row, it leaves no trace of the scor
 def masked_batch(mask: torch.Tensor | None, shape: tuple[int, int], heads: int, hidden_rows: str) -> Batch:
     """The rows to compute of a padded batch `shape`; `hidden_rows` as for Batch.masked."""
     if mask is None:
-        return Batch.masked(None, shape)
+        return _full(shape)
     if mask.dtype not in (torch.bool, torch.float32) and (mask.dim() == 4 or mask.is_floating_point()):
         mask = mask.float()
     array = mask.detach().numpy()
     visible = array if array.ndim <= 2 else _visible_rows(array, shape)
+    if visible is not None and visible.shape == shape and visible.dtype == np.bool_ and visible.all():
+        return _full(shape)
     return Batch.masked(array if visible is None else visible, shape, hidden_rows, heads)
 
 
-def _visible_rows(mask: NDArray[np.generic], shape: tuple[int, int]) -> NDArray[np.bool_] | None:
+@lru_cache(256)
+def _full(shape: tuple[int, int]) -> Batch:
+    return Batch.masked(None, shape)
+
+
+def _visible_rows(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_] | None:
     """The 0/1 rows `[sequences, length]` that say the same as a four-dimensional mask, if there are such."""
     sequences, length = shape
     if mask.ndim != 4 or mask.shape[1] != 1 or mask.shape[0] not in (1, sequences) or mask.shape[3] != length:
@@ -38,9 +48,10 @@ def _visible_rows(mask: NDArray[np.generic], shape: tuple[int, int]) -> NDArray[
     if mask.shape[2] > 1 and mask.strides[2] and not np.array_equal(mask, np.broadcast_to(mask[:, :, :1], mask.shape)):
         return None
     if mask.dtype != np.bool_:
-        visible, hidden = rows == 0, rows <= HIDES
-        blind = ~visible.any(1)
-        if not (visible | hidden).all() or (blind.any() and not (rows[blind] <= HIDES_EVERYTHING).all()):
-            return None
+        visible = rows == 0
+        if not visible.all():
+            blind = ~visible.any(1)
+            if not (visible | (rows <= HIDES)).all() or not (rows[blind] <= HIDES_EVERYTHING).all():
+                return None
         rows = visible
     return np.broadcast_to(rows, shape).astype(np.bool_, copy=False)

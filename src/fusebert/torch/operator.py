@@ -3,6 +3,8 @@ run it: eager, jit.trace, torch.compile, torch.export. Weights are inputs, so a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from fusebert.errors import FusebertError
 from fusebert.torch.masks import masked_batch
 from fusebert.torch.packing import PER_LAYER, Recipe, packed_engine, thread_pool
 
-_LIBRARY = torch.library.Library("fusebert", "DEF")
+_LIBRARY: Any = torch.library.Library("fusebert", "DEF")  # type: ignore[no-untyped-call]
 _LIBRARY.define(
     "encode(Tensor rows, Tensor? mask, Tensor[] weights, Tensor? sample, int[] heads, str activation, float epsilon, "
     "str precision, float[] ranges, str padding, int threads, bool states) -> Tensor[]",
@@ -48,7 +50,7 @@ def _encode(
     return outputs if rows.dtype == torch.float32 else [output.to(rows.dtype) for output in outputs]
 
 
-def _encode_fake(rows: torch.Tensor, mask: Any, weights: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
+def _encode_fake(rows: torch.Tensor, _mask: Any, weights: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
     states = rest[-1]
     return [rows.new_empty(rows.shape) for _ in range(len(weights) // PER_LAYER if states else 1)]
 
@@ -79,4 +81,34 @@ def _encode_autograd(*arguments: Any) -> list[torch.Tensor]:
 _LIBRARY.impl("encode", _encode, "CPU")
 _LIBRARY.impl("encode", _encode_autograd, "Autograd")
 torch.library.register_fake("fusebert::encode", _encode_fake, lib=_LIBRARY)
-encode = torch.ops.fusebert.encode.default
+_operator = torch.ops.fusebert.encode.default
+
+
+def is_tracing() -> bool:
+    """Whether torch.jit.trace is at work."""
+    return torch._C._get_tracing_state() is not None
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """What runs inside leaves no trace in a graph that is being traced."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
+def encode(*arguments: Any) -> list[torch.Tensor]:
+    """Calls the operator; without a detour over its gradient where none can be asked for."""
+    if torch.is_grad_enabled() or is_tracing():
+        return list(_operator(*arguments))
+    with torch._C._AutoDispatchBelowAutograd():
+        return list(_operator(*arguments))
+
+
+def encode_compiled(*arguments: Any) -> list[torch.Tensor]:
+    """Calls the operator inside torch.compile, which would trace the refusal of a gradient as if it had been asked."""
+    with torch.no_grad():
+        return list(_operator(*arguments))

@@ -1,7 +1,7 @@
 """Packed weights of the operator: made at first use, made again when a parameter changed, dropped with the model.
 
 A graph hands the operator plain tensors, so the tensors themselves are the key: where they lie in memory and their
-versions, which every change in place raises. The originals are read where they are; the packed form is the only copy."""
+versions, which a change in place raises. The originals are read where they are; the packed form is the only copy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -25,12 +24,11 @@ from fusebert.graph import Array
 from fusebert.plan import make_plan
 from fusebert.quantize import smooth_encoder
 
-PER_LAYER = 16  # tensors: weight and bias of query, key, value, attention_out, attention_norm, ffn_in, ffn_out, output_norm
+PER_LAYER = 16  # tensors: weight and bias of what `_layer` names, in its order
 _MOST = 4  # packed forms of the same memory: a module, what was traced from it, and so on
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """How the weights are used."""
 
     heads: tuple[int, ...]

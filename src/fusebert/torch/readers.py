@@ -17,7 +17,7 @@ _AFTER_POOLING = ("Normalize", "Dense", "Dropout", "LayerNorm")
 
 
 def hidden_rows(padding: str, above: Sequence[nn.Module]) -> str:
-    """"skip", "first" or "compute", by the modules that contain the encoder, outermost first."""
+    """What Batch.masked is told, by the modules that contain the encoder, outermost first."""
     if padding != "auto":
         return padding
     if any(_pools_masked(module) for module in above):
@@ -33,7 +33,8 @@ def _reads_no_other(kind: type[nn.Module]) -> bool:
 
 def _pools_masked(module: nn.Module) -> bool:
     """Whether it is a SentenceTransformer whose pooling, which heeds the mask, alone reads the rows."""
-    if type(module).__name__ != "SentenceTransformer" or not type(module).__module__.startswith("sentence_transformers"):
+    kind = type(module)
+    if kind.__name__ != "SentenceTransformer" or not kind.__module__.startswith("sentence_transformers."):
         return False
     _, *rest = module.children()
     names = [type(step).__name__ for step in rest]

@@ -72,7 +72,7 @@ class Wiring:
         return present == self._modules and len(self._layers) == len(self.heads)
 
     def foreign_hooks(self) -> bool:
-        """Whether someone listens to modules that the operator does not call; transformers' own recorders do not count."""
+        """Whether someone listens to modules that the operator does not call, other than transformers' recorders."""
         return any(self._hooks) and any(
             not getattr(hook, "__module__", "").startswith("transformers.")
             for hooks in self._hooks

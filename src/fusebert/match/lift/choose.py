@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fusebert.graph import Node, Weight
@@ -35,7 +37,8 @@ def slice_(lifting: Lifting, node: Node) -> bool:
     given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
     axes = range(0 if given[0] is None else given[0].size) if given[2] is None else given[2].reshape(-1)
     ends = None if given[1] is None else given[1].reshape(-1)
-    may_cut = ends is not None and view is not None and any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends))
+    may_cut = ends is not None and view is not None
+    may_cut = may_cut and any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends, strict=False))
     if not may_cut and unchanged(lifting, node):
         return True
     if view is None or given[0] is None or ends is None:
@@ -63,12 +66,21 @@ def _may_cut(view: View, axis: int, end: int) -> bool:
     return not ax.fixed(ax.size_of(view.dims[axis])) and 0 <= end < _NO_END
 
 
+def _dimensions(node: Node, count: int, rank: int) -> Iterator[tuple[int, int]]:
+    """Which dimension each place of a strided slice is about."""
+    new, dots = (int(node.attributes.get(f"{name}_mask", 0)) for name in ("new_axis", "ellipsis"))
+    own = [i for i in range(count) if not (new | dots) >> i & 1]
+    skipped = rank - len(own)
+    for place, i in enumerate(own):
+        yield i, place + (skipped if dots and i > dots.bit_length() - 1 else 0)
+
+
 def strided_slice(lifting: Lifting, node: Node) -> bool:
     view = lifting.view(node.inputs[0])
     given = [lifting.constant(name) for name in node.inputs[1:4]]
     may_cut = view is not None and given[1] is not None and any(
-        not node.attributes.get("end_mask", 0) >> i & 1 and _may_cut(view, i, int(end))
-        for i, end in enumerate(given[1].reshape(-1)[: len(view.dims)])
+        not int(node.attributes.get("end_mask", 0)) >> i & 1 and _may_cut(view, axis, int(given[1].reshape(-1)[i]))
+        for i, axis in _dimensions(node, given[1].size, len(view.dims))
     )
     adds = any(node.attributes.get(f"{name}_mask") for name in ("shrink_axis", "new_axis"))
     if not adds and not may_cut and unchanged(lifting, node):

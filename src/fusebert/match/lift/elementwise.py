@@ -142,7 +142,8 @@ def larger_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical
                 return True
             if node.word == "add" and first.word == "mul" and _instead(lifting, node, first, other, canonical):
                 return True
-            if first.word in ("scores", "mask") and lifting.scalar(other) is None and not _is_of(made[1 - i], inputs[i]):
+            is_masked = first.word in ("scores", "mask") and not _is_of(made[1 - i], inputs[i])
+            if is_masked and lifting.scalar(other) is None:
                 lifting.view(other)  # a constant has a layout once it is seen
                 if node.word == "sub":
                     other = lifting.emit("neg", (other,), f"{out} taken", lifting.dims[other], node)

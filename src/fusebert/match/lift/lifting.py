@@ -3,6 +3,7 @@ lay numbers out, and to leave a node as it is."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,14 @@ import numpy as np
 from fusebert.graph import Array, Graph, Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, Size, View
-from fusebert.match.probe import Probe
+from fusebert.match.limits import broadcast, product_shape, result_size
+from fusebert.match.probe import Probe, full_shape
 from fusebert.ops import Numpy
 from fusebert.primitives import MEANING
 
 _MOST = 1 << 20  # elements of an array that is computed on the way
+_MOST_KEPT = 1 << 23  # of all such arrays together; from then on only those that may be shapes
+_SHAPE = 64
 
 
 def _words(text: str) -> frozenset[str]:
@@ -34,7 +38,9 @@ _BY_SHAPE = ELEMENTWISE | _words("""
     cast concat stack matmul einsum gather softmax log_softmax identity layer_norm quantize dequantize dynamic_quantize
     matmul_integer
 """)  # the shapes of their inputs alone decide what shape comes out
-_SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)}  # inputs of which only that counts
+_ALONG = _words("cast softmax log_softmax identity quantize dequantize layer_norm")  # as their first input is
+_VIEWS = _words("reshape transpose squeeze unsqueeze expand split slice strided_slice")  # which NumPy does not copy for
+SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)}  # inputs of which only that counts
 _FEW = 8  # floats; more are weights, which are not read until they are needed
 LAST = "last axis"  # the name of the constant that names it
 
@@ -69,11 +75,13 @@ class Lifting:
     maker: dict[str, Node] = field(default_factory=dict)  # of a value
     arrays: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of a tensor, in each probe
     content: set[str] = field(default_factory=set)  # tensors that depend on what is in an input, not only on its shape
-    laid: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    laid: dict[str, list[tuple[tuple[Group, ...], str]]] = field(default_factory=dict)  # other layouts of a value
+    multiplied: dict[tuple[str, float], str] = field(default_factory=dict)
     quantized: list[str] = field(default_factory=list)
     rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
     baked: dict[int, int] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
+    _kept: int = 0  # numbers in `arrays`
 
     def __post_init__(self) -> None:
         self.weights = {**self.source.weights, LAST: Weight.of(np.array([-1], np.int64))}
@@ -88,8 +96,12 @@ class Lifting:
 
     def _usual(self, shape: tuple[Any, ...], probe: Probe) -> list[int]:
         """The sizes of an input that is not filled, as the others have them."""
-        usual = next((a.shape for a in probe.values() if a.ndim >= 2), (1, 1))
-        return [n if isinstance(n, int) else usual[min(i, 1)] for i, n in enumerate(shape)]
+        usual = next((a.shape for a in probe.values() if a.ndim == 2), (1, 1))
+        named = {}
+        for name, array in probe.items():
+            declared = self.source.types.get(name)
+            named |= dict(zip(declared.shape or () if declared else (), array.shape, strict=False))
+        return full_shape(shape, usual, {str(name): size for name, size in named.items()})
 
     @staticmethod
     def _sizes(pair: tuple[Array, Array]) -> list[Size]:
@@ -102,13 +114,20 @@ class Lifting:
         weight = self.weights.get(name)
         if weight is None:
             return None
-        count = int(np.prod(weight.shape))
+        count = math.prod(weight.shape)
         is_mask = len(weight.shape) > 2 and count <= _MOST >> 4
         if weight.dtype == "string" or count > _MOST or ("float" in weight.dtype and count > _FEW and not is_mask):
+            return None
+        if not self._may_keep(count):
             return None
         array = weight.read()
         self.arrays[name] = array, array
         return self.arrays[name]
+
+    def _may_keep(self, count: int) -> bool:
+        if count > _SHAPE:
+            self._kept += count
+        return count <= _SHAPE or self._kept <= _MOST_KEPT
 
     def constant(self, name: str) -> Array | None:
         """A tensor's numbers, where they belong to the model and are few."""
@@ -140,16 +159,19 @@ class Lifting:
             self.content.update(node.outputs)
         if not any(node.inputs):
             return
-        shape_only = _SHAPE_ONLY.get(node.word, ())
+        shape_only = SHAPE_ONLY.get(node.word, ())
         pairs = [self._zeros(name) if i in shape_only else self.known(name) for i, name in enumerate(node.inputs)]
         if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name):
             return
         inputs = [[None if pair is None else pair[i] for pair in pairs] for i in (0, 1)]
+        largest = max(result_size(node, values) for values in inputs)
+        if largest > (_MOST if self._kept <= _MOST_KEPT else _SHAPE):
+            return
         made = [meaning(node, values) for values in inputs]
         if made[0] is None or made[1] is None:
             return
         for name, first, second in zip(node.outputs, made[0], made[1], strict=False):
-            if first.size <= _MOST and second.size <= _MOST and first.ndim == second.ndim:
+            if first.ndim == second.ndim and self._may_keep(first.size + second.size):
                 self.arrays[name] = first, second
 
     def _zeros(self, name: str) -> tuple[Array, Array] | None:
@@ -157,7 +179,10 @@ class Lifting:
         if (view := self.view(name)) is None:
             return None
         first, second = zip(*ax.shape_of(view.dims), strict=True) if view.dims else ((), ())
-        return np.broadcast_to(np.float32(0), first), np.broadcast_to(np.float32(0), second)
+        try:
+            return np.broadcast_to(np.float32(0), first), np.broadcast_to(np.float32(0), second)
+        except ValueError:  # more numbers than there are addresses
+            return None
 
     def fold(self, node: Node) -> bool:
         """What depends on constants only is a constant: small ones are computed, large ones when they are read."""
@@ -170,7 +195,7 @@ class Lifting:
         if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.word not in _FOLDED:
             return False
         stand_ins = [self._stand_in(name) for name in node.inputs]
-        made = meaning(node, stand_ins)
+        made = self._example(node, stand_ins)
         if made is None:
             return False
         for place, (name, example) in enumerate(zip(node.outputs, made, strict=False)):
@@ -192,7 +217,10 @@ class Lifting:
         if (pair := self.known(name)) is not None:
             return pair[0]
         weight = self.weights[name]
-        return np.broadcast_to(np.zeros((), _dtype(weight.dtype)), weight.shape)
+        try:
+            return np.broadcast_to(np.zeros((), _dtype(weight.dtype)), weight.shape)
+        except (TypeError, ValueError):
+            return None
 
     def _origin(self, node: Node) -> tuple[str, str]:
         large = [n for n in node.inputs if n in self.weights and self.known(n) is None]
@@ -222,7 +250,7 @@ class Lifting:
         if view.factor == 1:
             return view.value
         key = (view.value, view.factor)
-        if key not in self.laid:
+        if key not in self.multiplied:
             name = f"{view.value} x {view.factor:g}"
             made = self.maker.get(view.value)
             if made is not None and made.word == "scores":
@@ -231,8 +259,8 @@ class Lifting:
             else:
                 self.weights[f"factor {view.factor!r}"] = Weight.of(np.array(view.factor, np.float32))
                 self.emit("mul", (view.value, f"factor {view.factor!r}"), name, self.dims[view.value])
-            self.laid[key] = name
-        return self.laid[key]
+            self.multiplied[key] = name
+        return self.multiplied[key]
 
     def lay(self, view: View, target: tuple[Group, ...]) -> str:
         """The name of the view's numbers laid out so; rearranged if they are not."""
@@ -242,10 +270,11 @@ class Lifting:
         value = self.scaled(view)
         if source == target:
             return value
-        key = (value, target)
-        if key not in self.laid:
+        laid = self.laid.setdefault(value, [])
+        name = next((name for other, name in laid if ax.settled(other) == target), "")  # axes may have become the same
+        if not name:
             made = self.maker.get(value)
-            name = f"{value} @{len(self.laid)}"
+            name = f"{value} @{len(laid)}"
             turned = len(source) > 1 and target == (*source[:-2], source[-1], source[-2])
             if made is not None and made.word == "scores" and turned:
                 self.emit("scores", (made.inputs[1], made.inputs[0]), name, target, made, **made.attributes)
@@ -257,8 +286,8 @@ class Lifting:
                 self.emit("merge_heads", (value,), name, target, made)
             else:
                 self.emit("arrange", (value,), name, target, made, **_arrangement(source, target))
-            self.laid[key] = name
-        return self.laid[key]
+            laid.append((target, name))
+        return name
 
     def _turn_mask(self, made: Node, name: str, target: tuple[Group, ...]) -> None:
         """Masked scores with queries and keys the other way round."""
@@ -310,15 +339,35 @@ class Lifting:
                 if name and pair is None:
                     return None
                 inputs.append(None if pair is None else pair[i])
-            if sum(a.size for a in inputs if a is not None) > _MOST << 2 and node.word in ("matmul", "einsum"):
-                return None
-            made = meaning(node, inputs)
+            made = self._example(node, inputs)
             if made is None:
                 return None
             results.append(made)
         if any(a.ndim != b.ndim for a, b in zip(*results, strict=True)):
             return None
         return [self._sizes((a, b)) for a, b in zip(*results, strict=True)]
+
+    @staticmethod
+    def _example(node: Node, inputs: list[Array | None]) -> list[Array] | None:
+        """What a node makes of arrays of which only shapes count, as one that has a shape and no more where that can be
+        told without computing it."""
+        shapes = [a.shape for a in inputs if a is not None]
+        try:
+            if node.word in ELEMENTWISE or node.word in _ALONG:
+                shape = shapes[0] if node.word in _ALONG else broadcast(*shapes)
+            elif node.word in ("matmul", "matmul_integer") and len(shapes) > 1:
+                shape = product_shape(shapes[0], shapes[1], node.attributes)
+            elif node.word == "concat":
+                axis = int(node.attributes["axis"]) % len(shapes[0])
+                shape = (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
+            else:
+                numbers = 0 if node.word in _VIEWS else result_size(node, inputs)
+                read = 0 if node.word in (*_VIEWS, "gather") else sum(a.size for a in inputs if a is not None)
+                return None if max(numbers, read) > _MOST << 2 else meaning(node, inputs)
+            one = meaning(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
+            return None if one is None else [np.broadcast_to(np.zeros((), a.dtype), shape) for a in one]
+        except (IndexError, TypeError, ValueError):
+            return None
 
     def note_baked(self, view: View, shapes: tuple[Array, Array]) -> None:
         """Remembers a reshape that only fits inputs of one size."""
@@ -340,7 +389,7 @@ class Lifting:
             outputs.append(name if view is None or name in self.weights else self.lay(view, view.dims))
         probes: tuple[Probe, Probe] = dict(self.probes[0]), dict(self.probes[1])
         for node in self.nodes:
-            if node.word in _SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
+            if node.word in SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
                 probes[0][node.outputs[0]], probes[1][node.outputs[0]] = pair
         graph = Graph(
             tuple(self.nodes),
@@ -358,7 +407,7 @@ class Lifting:
 
 def numbers_read(node: Node) -> list[str]:
     """The tensors whose numbers a node reads, not only their shape."""
-    return [name for i, name in enumerate(node.inputs) if name and i not in _SHAPE_ONLY.get(node.word, ())]
+    return [name for i, name in enumerate(node.inputs) if name and i not in SHAPE_ONLY.get(node.word, ())]
 
 
 def meaning(node: Node, inputs: list[Any]) -> list[Array] | None:

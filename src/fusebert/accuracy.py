@@ -1,0 +1,314 @@
+"""Accuracy: what a precision costs on a real task. Models and labelled texts in; for the stock model and each precision
+on the same batches the task's score, the difference to stock, flipped decisions and seconds out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert import artifact
+from fusebert.answering import POOLING, Form, answer, batches, find_form, longest
+from fusebert.difference import Difference, difference
+from fusebert.engine import isa
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.files import read_json, write_whole
+from fusebert.graph import Array
+from fusebert.plan import PRECISIONS
+from fusebert.progress import progress
+from fusebert.report import Report, Table
+from fusebert.runners import Runner, Told, open_runner
+from fusebert.tasks import Task, find_task
+from fusebert.tokenizer import Text, Tokenizer, Tokens
+
+BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One engine's results. `scores` are in points: accuracy and F1, or Spearman's correlation; `rows` are its answers
+    `[texts, width]`, `decisions` the classes they mean, if any."""
+
+    engine: str
+    scores: Mapping[str, float]
+    difference: Difference
+    flips: int | None
+    seconds: float
+    rows: Array
+    decisions: Array | None
+
+
+def accuracy(
+    models: Sequence[str | Path],
+    task: str | Path | None = None,
+    data: str | Path | None = None,
+    samples: int | None = None,
+    precisions: Sequence[str] | None = None,
+    batch_size: int = BATCH_SIZE,
+    threads: int | None = None,
+    tokenizer: str | Path | None = None,
+    max_length: int | None = None,
+    pooling: str = "mean",
+    csv_file: str | Path | None = None,
+    inputs: Told | None = None,
+    show_progress: bool = False,
+) -> Report:
+    """Scores each model by its own framework and, in each precision, by fusebert; the first is what the others are
+    compared with.
+
+    task, data: "mrpc", "sst2" or "stsb" and its file, or a file of your own. samples: all, or so many, taken evenly.
+    precisions: all four for a single model, none for several, unless given.
+    tokenizer: a folder, where none is beside the models. max_length: tokens that texts are cut to; else what the first
+    model takes. pooling: mean, cls or max, of a model without a head. inputs: their names by role, as in compare."""
+    if batch_size < 1 or pooling not in POOLING:
+        raise FusebertError(f"batch_size must be at least 1, and pooling one of {', '.join(POOLING)}")
+    paths = list(dict.fromkeys(map(Path, models)))
+    chosen = find_task(task, data).spread(samples)
+    engines = _Engines(paths, precisions, threads, inputs)
+    exam = _Exam(chosen, paths, tokenizer, batch_size, max_length, pooling)
+    with progress("scoring", len(chosen.texts) * engines.most, show_progress) as advance:
+        for path, runner in engines:
+            with closing(runner):
+                exam.take(path, runner, advance)
+    if not exam.results:
+        raise FusebertError(" ".join(["nothing could be run.", *engines.notes]))
+    facts = exam.facts | {"batch_size": batch_size, "isa": isa(), "baseline": exam.results[0].engine}
+    if csv_file is not None:
+        write_whole(Path(csv_file), _csv(exam.results, facts))
+    return Report(f"{chosen.name}: {', '.join(map(str, paths))}", facts, _tables(exam.results), tuple(engines.notes))
+
+
+class _Engines:
+    """Runners to be scored, opened one after the other; `notes` say which were left out, and why."""
+
+    def __init__(
+        self, paths: Sequence[Path], precisions: Sequence[str] | None, threads: int | None, told: Told | None
+    ) -> None:
+        if not paths:
+            raise FusebertError("there is no model to score")
+        for name in precisions or ():
+            if name not in PRECISIONS:
+                raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
+        self._paths, self._threads, self._told = paths, threads, told
+        everything = PRECISIONS if len(paths) == 1 else ()
+        self._precisions = list(everything if precisions is None else dict.fromkeys(precisions))
+        self.most = len(paths) * (1 + len(self._precisions))
+        self.notes: list[str] = []
+
+    def __iter__(self) -> Iterator[tuple[Path, Runner]]:
+        for path in self._paths:
+            precisions = self._precisions
+            try:
+                runner = open_runner(path, None, self._threads, told=self._told)
+            except FusebertError as error:
+                if not isinstance(error.__cause__, ImportError):
+                    raise
+                self.notes.append(f"The stock model cannot run: {error}. fusebert's fp32 stands in for it.")
+                precisions = ["fp32", *(name for name in precisions if name != "fp32")]
+            else:
+                yield path, runner
+            if not artifact.is_artifact(path):
+                yield from ((path, runner) for runner in self._ours(path, precisions))
+
+    def _ours(self, path: Path, precisions: Sequence[str]) -> Iterator[Runner]:
+        for precision in precisions:
+            try:
+                runner = open_runner(path, precision, self._threads)
+            except UnsupportedError as error:
+                self.notes.append(f"fusebert cannot run it by itself: {error}.")
+                return
+            yield runner
+
+
+class _Exam:
+    """The same texts for everyone, tokenised once; `results` grow with every runner that takes it."""
+
+    def __init__(
+        self, task: Task, paths: Sequence[Path], tokenizer: str | Path | None, size: int, max_length: int | None,
+        pooling: str,
+    ) -> None:  # fmt: skip
+        self._task, self._size, self._max_length, self._pooling = task, size, max_length, pooling
+        self._paths = paths
+        self._folder = _tokenizer_folder(paths, tokenizer)
+        self._tokens: list[Tokens] | None = None  # of whole texts, or of first and then second parts
+        self._kind = ""
+        self._wanted: Any = None
+        self.facts: dict[str, Any] = {}
+        self.results: list[Scored] = []
+
+    def take(self, path: Path, runner: Runner, advance: Callable[[int], None]) -> None:
+        """Scores one runner."""
+        if self._tokens is None:
+            self._begin(path, runner)
+        assert self._tokens is not None
+        given = list(batches(runner, self._tokens, self._size, self._padding_id(runner)))
+        form = find_form(runner, given[0])
+        if form.kind != self._kind:
+            raise FusebertError(f"{runner.name} answers with {form.kind}, but the first model with {self._kind}")
+        parts = len(self._tokens) // len(self._task.texts)
+        rows, seconds = answer(
+            runner, form, given, len(self._tokens), self._pooling, lambda done: advance(done // parts)
+        )
+        alone = len(self._paths) == 1
+        name = runner.name.removeprefix(f"{path} by ") if alone else runner.name
+        self.results.append(self._score(name, rows, seconds))
+
+    def _begin(self, path: Path, runner: Runner) -> None:
+        """Tokenises for the first runner, whose head decides what is asked."""
+        task, limit = self._task, longest(runner)
+        most = None if self._max_length is None else min(self._max_length, limit)
+        tokenizer = Tokenizer.read(self._folder, limit, most)
+        assert tokenizer is not None  # the folder was chosen for it
+        self._tokenizer = tokenizer
+        form = find_form(runner, next(batches(runner, tokenizer(task.texts[:1]), 1, self._padding_id(runner))))
+        self._kind = form.kind
+        _require(task, form, runner)
+        texts: list[Text] = list(task.texts)
+        if form.kind == "embeddings":
+            texts = [str(text[side]) for side in (0, 1) for text in task.texts]
+        self._tokens = tokenizer(texts)
+        self._wanted = _classes(task, path) if form.kind == "classes" else task.values
+        count = sum(len(one.ids) for one in self._tokens)
+        self.facts = {
+            "task": task.name, "samples": len(task.texts), "tokens": count,
+            "tokens_of_a_text": round(count / len(texts), 1), "answers": form.kind,
+        }  # fmt: skip
+
+    def _padding_id(self, runner: Runner) -> int:
+        """What the model, or else the tokenizer, takes for padding."""
+        known = runner.roles.hiding_id, runner.roles.padding_id, self._tokenizer.padding_id()
+        return next((number for number in known if number is not None), 0)
+
+    def _score(self, name: str, rows: Array, seconds: float) -> Scored:
+        stock = self.results[0] if self.results else None
+        baseline = rows if stock is None else stock.rows
+        if baseline.shape != rows.shape:
+            raise FusebertError(f"{name} answers {rows.shape[1]} numbers, but the first model {baseline.shape[1]}")
+        decisions = rows.argmax(1) if self._kind == "classes" else None
+        flips = None
+        if decisions is not None:
+            if (most := int(self._wanted.max(initial=0))) >= rows.shape[1]:
+                raise FusebertError(f"{name} knows {rows.shape[1]} classes, but there is a label {most}")
+            scores = class_scores(decisions, self._wanted, f1=rows.shape[1] == 2 and self._task.name != "sst2")
+            flips = 0 if stock is None else int((decisions != stock.decisions).sum())
+        else:
+            predicted = _similarity(rows) if self._kind == "embeddings" else rows[:, 0]
+            scores = {"spearman": round(100 * spearman(predicted, self._wanted), 2), "total": len(self._wanted)}
+        return Scored(name, scores, difference("logits", baseline, rows), flips, seconds, rows, decisions)
+
+
+def class_scores(decisions: Array, wanted: Array, f1: bool) -> dict[str, float]:
+    """Correct answers and their share in points, and the F1 of class 1, if there are two."""
+    right = int((decisions == wanted).sum())
+    scores: dict[str, float] = {"correct": right, "total": len(wanted), "accuracy": round(100 * right / len(wanted), 2)}
+    if f1:
+        both, either = int((decisions * wanted).sum()), int(decisions.sum() + wanted.sum())
+        scores["f1"] = round(200 * both / either, 2) if either else 0.0
+    return scores
+
+
+def spearman(predicted: Array, wanted: Array) -> float:
+    """The correlation of ranks; 0 where one side is all the same."""
+    a, b = (_ranks(values) for values in (predicted, wanted))
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) and np.ptp(b) else 0.0
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks with ties averaged."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    averaged: Array = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return averaged
+
+
+def _similarity(rows: Array) -> Array:
+    """The cosine of each first text and its second."""
+    first, second = (
+        part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12) for part in np.split(rows, 2)
+    )
+    cosines: Array = (first.astype(np.float64) * second).sum(1)
+    return cosines
+
+
+def _require(task: Task, form: Form, runner: Runner) -> None:
+    wrong = f"{runner.name} answers with {form.kind} ({form.output})"
+    if task.kind == "classes" and form.kind != "classes":
+        raise FusebertError(f"{wrong}, but {task.name} needs a classifier")
+    if task.kind == "values" and form.kind == "classes":
+        raise FusebertError(
+            f"{wrong}, but {task.name} has values to be ranked: a regression or an embedding model does"
+        )
+    if form.kind == "embeddings" and not task.pairs:
+        raise FusebertError(f"{wrong}, which need pairs of texts to be scored; {task.name} has single ones")
+
+
+def _classes(task: Task, path: Path) -> Array:
+    """The labels as numbers of classes; words are looked up in the model's own."""
+    try:
+        return np.array([int(label) for label in task.labels])
+    except ValueError:
+        names = _label_names(path)
+    unknown = next((label for label in task.labels if label not in names), None)
+    if unknown is not None:
+        known = f"the model's are {', '.join(names)}" if names else f"no config.json by {path} names any; use numbers"
+        raise FusebertError(f"{task.name}: label {unknown!r:.40} is unknown: {known}")
+    return np.array([names.index(label) for label in task.labels])
+
+
+def _label_names(path: Path) -> list[str]:
+    if artifact.is_artifact(path):
+        return [str(name) for name in read_json(path / artifact.HEADER).get("labels", [])]
+    for folder in (path, path.parent):
+        if (folder / "config.json").is_file():
+            named = read_json(folder / "config.json").get("id2label")
+            if isinstance(named, dict):
+                return [str(named[key]) for key in sorted(named, key=lambda key: (len(key), key))]
+    return []
+
+
+def _tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
+    """The folder given, or the first one in or beside a model that has a tokenizer."""
+    places = [Path(given)] if given is not None else []
+    if given is None:
+        for path in paths:
+            places += [path, path / "assets", path.parent] if path.is_dir() else [path.parent]
+    for folder in places:
+        if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+            return folder
+    raise FusebertError(
+        f"there is no tokenizer.json or vocab.txt in {', '.join(map(str, places))}; give --tokenizer FOLDER"
+    )
+
+
+def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:
+    """Scores, and differences to the first engine."""
+    names = tuple(results[0].scores)
+    scores = tuple((r.engine, *r.scores.values(), round(r.seconds, 2)) for r in results)
+    differences = tuple(
+        (r.engine, _short(r.difference.worst), _short(r.difference.mean), round(r.difference.mean_cosine, 6),
+         round(r.difference.worst_cosine, 6), *(() if r.flips is None else (r.flips,)))
+        for r in results
+    )  # fmt: skip
+    columns = ("engine", "max", "mean", "cosine", "worst_cosine", *(() if results[0].flips is None else ("flips",)))
+    return Table("scores", ("engine", *names, "seconds"), scores), Table("difference_to_stock", columns, differences)
+
+
+def _csv(results: Sequence[Scored], facts: Mapping[str, Any]) -> str:
+    scores, differences = _tables(results)
+    settings = {name: facts[name] for name in ("task", "samples", "batch_size", "isa")}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*scores.columns, *differences.columns[1:], *settings])
+    for row, other in zip(scores.rows, differences.rows, strict=True):
+        writer.writerow([*row, *other[1:], *settings.values()])
+    return text.getvalue()
+
+
+def _short(value: float) -> float | str:
+    """Three digits; JSON has no infinity."""
+    return float(f"{value:.3g}") if np.isfinite(value) else "inf"

@@ -1,0 +1,183 @@
+"""Extract: a model, seeds and barriers -> a Pattern: the nodes that the seeds are computed by, back to the barriers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow import message
+from fusebert.recipes.graphs import Graphs, open_graphs
+from fusebert.recipes.recipe import DIGEST, save
+from fusebert.recipes.scope import Edge, Node, Scope
+from fusebert.report import Report
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_TYPE_ATTRIBUTES = ("dtype", "T", "DstT", "out_type", "N")
+_MOST_IN_PATTERN = 1024  # bytes of a constant; of a larger one the pattern has a digest,
+_MOST_READ = 4 << 20  # and of the largest, which are weights, type and shape
+_SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 23: 8}
+
+
+def extract_pattern(
+    path: str | Path,
+    out: str | Path,
+    seeds: Sequence[str],
+    barriers: Sequence[str] = (),
+    barrier_ops: Sequence[str] = (),
+    function: str | None = None,
+    meta_graph: int = 0,
+) -> Report:
+    """Writes the pattern that ends at `seeds` and begins at nodes of these names and operations."""
+    graphs = open_graphs(path)
+    scope = graphs.scope(graphs.meta(meta_graph), function)
+    pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
+    save(Path(out), pattern)
+    unmet = sorted(set(barriers) - set(pattern.inputs))
+    notes = [f"Not met on the way, which does no harm: {', '.join(unmet)}."] if unmet else []
+    if any(name.startswith("^") for node in (*pattern.seed_nodes, *pattern.internal_nodes) for name in node.input):
+        notes.append("Some nodes wait for others; that is no part of a pattern, and is kept where it is replaced.")
+    constants = sum(node.op == "Const" for node in pattern.input_nodes)
+    facts = {
+        "from": scope.where, "seeds": len(pattern.seed_nodes), "internal_nodes": len(pattern.internal_nodes),
+        "inputs": len(pattern.inputs), "constants": constants,
+    }  # fmt: skip
+    return Report(f"{path} -> {out}", facts, (), tuple(notes))
+
+
+def pattern_of(
+    graphs: Graphs, scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrier_ops: Sequence[str]
+) -> Any:
+    """The Pattern message."""
+    names = _checked(scope, seeds, barriers, barrier_ops)
+    walk = _Walk(scope, names, set(barrier_ops))
+    walk.run(seeds)
+    pattern = message("Pattern")
+    wanted = set(seeds)
+    pattern.seed_nodes.extend(graphs.whole(node.message) for node in scope.nodes.values() if node.name in wanted)
+    pattern.internal_nodes.extend(graphs.whole(node.message) for node in walk.inside if node.name not in wanted)
+    pattern.inputs.extend(sorted(walk.met))
+    pattern.input_nodes.extend(_source(graphs, scope, name) for name in pattern.inputs)
+    return pattern
+
+
+def _checked(scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrier_ops: Sequence[str]) -> set[str]:
+    if not seeds:
+        raise FusebertError("a pattern needs at least one seed node: give it with -s")
+    for name in seeds:
+        scope.check_name(name, "seed")
+        if name in scope.arguments:
+            raise FusebertError(f"seed {name!r} is an argument of {scope.where}, which no node computes")
+        if list(seeds).count(name) > 1:
+            raise FusebertError(f"seed {name!r} is given twice")
+        if name in barriers or scope.nodes[name].op in barrier_ops:
+            why = "by its name" if name in barriers else f"as every {scope.nodes[name].op} is"
+            raise FusebertError(f"{name!r} is a seed, but also a barrier, {why}")
+    for name in barriers:
+        scope.check_name(name, "barrier")
+    return set(barriers)
+
+
+@dataclass
+class _Walk:
+    """The way back from the seeds."""
+
+    scope: Scope
+    barriers: set[str]
+    ops: set[str]
+    inside: list[Node] = field(default_factory=list)
+    met: set[str] = field(default_factory=set)
+
+    def run(self, seeds: Sequence[str]) -> None:
+        seen: set[str] = set()
+        waiting = [(name, "a seed") for name in reversed(seeds)]
+        while waiting:
+            name, reader = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if self._is_barrier(name):
+                self.met.add(name)
+                continue
+            node = self._inner(name, reader)
+            self.inside.append(node)
+            waiting += [(edge.node, name) for edge in reversed(node.inputs)]
+
+    def _is_barrier(self, name: str) -> bool:
+        if name in self.barriers or name in self.scope.arguments:
+            return True
+        node = self.scope.nodes.get(name)
+        return node is not None and node.op in self.ops
+
+    def _inner(self, name: str, reader: str) -> Node:
+        node = self.scope.nodes.get(name)
+        if node is None:
+            raise FusebertError(f"{reader} reads {name!r}, which is not in {self.scope.where}")
+        if node.op in _CALLS:
+            called = node.attribute("f")
+            inner = f", or extract inside it with -f {called.func.name}" if called is not None else ""
+            raise FusebertError(f"{name} ({node.op}), read by {reader}, is a call: make it a barrier{inner}")
+        if not node.inputs:
+            raise FusebertError(
+                f"{name} ({node.op}), read by {reader}, is where the graph begins, and no barrier: add -b {name} or -B {node.op}"
+            )
+        return node
+
+
+def _source(graphs: Graphs, scope: Scope, name: str) -> Any:
+    """What stands at a barrier: its operation and type; of a constant, what it is."""
+    made = message("NodeDef")
+    made.name = name
+    if name in scope.arguments:
+        made.op = "_Arg"
+        made.attr.add(key="T").value.type = scope.arguments[name]
+        return made
+    node = scope.nodes[name]
+    constant = constant_behind(scope, Edge(name))
+    if constant is None:
+        made.op = node.op
+        made.attr.extend(entry for entry in node.message.attr if entry.key in _TYPE_ATTRIBUTES)
+        return made
+    made.op = "Const"
+    made.attr.extend(entry for entry in describe_constant(graphs, constant).attr if entry.key in ("dtype", "value", DIGEST))
+    return made
+
+
+def constant_behind(scope: Scope, edge: Edge) -> Node | None:
+    """The Const that a tensor is, perhaps through Identity nodes."""
+    for _ in range(16):
+        node = scope.nodes.get(edge.node)
+        if node is None or node.op == "Const":
+            return node
+        if node.op != "Identity" or len(node.inputs) != 1:
+            return None
+        edge = node.inputs[0]
+    return None
+
+
+def describe_constant(graphs: Graphs, constant: Node) -> Any:
+    """A Const as patterns have it: whole if it is small, else with a digest of its bytes instead, or with neither."""
+    tensor = next((entry.value.tensor for entry in constant.message.attr if entry.key == "value"), None)
+    if tensor is None:
+        raise FusebertError(f"{constant.name} (Const) has no value")
+    count = 1
+    for dim in tensor.tensor_shape.dim:
+        count *= dim.size
+    size = count * _SIZES.get(tensor.dtype, 0)
+    if size <= _MOST_IN_PATTERN:
+        return graphs.whole(constant.message)
+    from fusebert.formats.tensorflow import tensor_value
+
+    made = message("NodeDef")
+    made.name, made.op = constant.name, "Const"
+    value = made.attr.add(key="value").value.tensor
+    value.dtype = tensor.dtype
+    value.tensor_shape.CopyFrom(tensor.tensor_shape)
+    if size <= _MOST_READ:
+        whole = next(e.value.tensor for e in graphs.whole(constant.message).attr if e.key == "value")
+        array = tensor_value(whole, constant.name)
+        made.attr.add(key=DIGEST).value.s = hashlib.sha256(array.tobytes()).hexdigest().encode()
+    return made

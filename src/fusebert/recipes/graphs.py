@@ -1,0 +1,156 @@
+"""A TensorFlow model file as messages that can be edited and written back: a SavedModel folder, its saved_model.pb alone,
+or a frozen graph; binary or text. Large weights stay in the file and are put back when it is written."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError
+from fusebert.files import map_file, new_folder
+from fusebert.formats import onnx
+from fusebert.formats.tensorflow import GRAMMAR, is_saved_model, message, parse
+from fusebert.formats.tensorflow_write import copy_rest
+from fusebert.formats.wire import Payload, fill
+from fusebert.recipes.scope import Scope, function_scope, main_scope
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A model's message, the file it is in, and the bytes of its weights by number. `folder` is set for a SavedModel
+    that is there with its variables."""
+
+    file: Path
+    kind: str  # "SavedModel" or "GraphDef"
+    message: Any
+    payloads: Sequence[Payload]
+    folder: Path | None
+
+    @property
+    def metas(self) -> list[Any]:
+        """The meta graphs of a SavedModel; a frozen graph has one that has nothing but the graph."""
+        if self.kind == "SavedModel":
+            return list(self.message.meta_graphs)
+        return [_Bare(self.message)]
+
+    def meta(self, number: int) -> Any:
+        """A meta graph by its number."""
+        metas = self.metas
+        if not 0 <= number < len(metas):
+            raise FusebertError(f"{self.file} has {len(metas)} meta graphs, so none of number {number}")
+        return metas[number]
+
+    def scopes(self, meta: Any) -> Iterator[Scope]:
+        """The main graph, then every function of the library."""
+        yield main_scope(meta)
+        for function in meta.graph_def.library.function:
+            yield function_scope(function)
+
+    def scope(self, meta: Any, function: str | None) -> Scope:
+        """The main graph, or the function of that name."""
+        if not function:
+            return main_scope(meta)
+        for one in meta.graph_def.library.function:
+            if one.signature.name == function:
+                return function_scope(one)
+        names = [one.signature.name for one in meta.graph_def.library.function]
+        from fusebert.recipes.scope import near
+
+        raise FusebertError(f"{self.file} has no function {function!r}{near(function, names)}")
+
+    def whole(self, node: Any) -> Any:
+        """A copy of a NodeDef with its weights in it."""
+        copy = message("NodeDef")
+        copy.ParseFromString(b"".join(fill(node.SerializeToString(), GRAMMAR, "NodeDef", self.payloads)))
+        return copy
+
+    def write(self, out: Path) -> None:
+        """Writes the model: a complete SavedModel where `out` is no file name, else a file; whole or not at all."""
+        if self.is_folder(out):
+            if self.folder is None:
+                raise FusebertError(f"{self.file} is not in a SavedModel folder, so {out} must be a .pb file")
+            with new_folder(out) as made:
+                copy_rest(self.folder, made)
+                (made / "saved_model.pb").write_bytes(b"".join(self._pieces()))
+            return
+        pieces: Sequence[Payload] = self._pieces()
+        if out.suffix == ".pbtxt":
+            from google.protobuf import text_format
+
+            whole = message(self.kind)
+            whole.ParseFromString(b"".join(pieces))
+            pieces = [text_format.MessageToString(whole).encode()]
+        write_file(out, pieces)
+
+    def is_folder(self, out: Path) -> bool:
+        """Whether `out` names a folder: only a SavedModel is written as one."""
+        return self.kind == "SavedModel" and out.suffix not in (".pb", ".pbtxt")
+
+    def _pieces(self) -> list[Payload]:
+        return fill(self.message.SerializeToString(), GRAMMAR, self.kind, self.payloads)
+
+
+@dataclass(frozen=True)
+class _Bare:
+    """A frozen graph in the place of a meta graph."""
+
+    graph_def: Any
+    signature_def: tuple[Any, ...] = ()
+    collection_def: tuple[Any, ...] = ()
+    saver_def: None = None
+    object_graph_def: None = None
+
+
+def open_graphs(path: str | Path) -> Graphs:
+    """The model at a path, told by content."""
+    path = Path(path)
+    folder = None
+    if path.is_dir():
+        if not is_saved_model(path):
+            raise FusebertError(f"{path} is a folder without saved_model.pb")
+        folder, kind = path, "SavedModel"
+        path = path / "saved_model.pb" if (path / "saved_model.pb").is_file() else path / "saved_model.pbtxt"
+    elif path.is_file():
+        kind = _kind(path)
+        if kind == "SavedModel" and (path.parent / "variables").is_dir():
+            folder = path.parent
+    else:
+        raise FusebertError(f"{path} is neither a SavedModel folder nor a file")
+    parsed, ranges = parse(path, kind)
+    data = map_file(path)
+    graphs = Graphs(path, kind, parsed, [data[at : at + length] for at, length in ranges], folder)
+    if not any(meta.graph_def.node or meta.graph_def.library.function for meta in graphs.metas):
+        raise FusebertError(f"{path}: there is no node in it")
+    return graphs
+
+
+def _kind(path: Path) -> str:
+    """A SavedModel begins with its version, a GraphDef with a node; so do their texts."""
+    data = map_file(path)
+    if onnx.looks_like(data):
+        raise FusebertError(f"{path} is an ONNX model; these tools are for TensorFlow")
+    begin = bytes(data[:4096]).lstrip()
+    text = begin.startswith((b"saved_model_schema_version", b"meta_graphs"))
+    return "SavedModel" if text or data[0] == 0x08 else "GraphDef"
+
+
+def write_file(path: Path, pieces: Sequence[Payload]) -> None:
+    """Writes a file that is there whole or not at all; a link is followed."""
+    path = path.resolve() if path.is_symlink() else path
+    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with made.open("xb") as file:
+                file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            made.replace(path)
+        finally:
+            made.unlink(missing_ok=True)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
