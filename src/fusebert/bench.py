@@ -1,20 +1,18 @@
 """Bench: models and engines side by side on the same inputs, their rounds interleaved, so that a noisy machine is noisy
 for all of them. Paths in, a Report and a tab-separated file out.
 
-Each number of threads has a process of its own, because frameworks keep the threads they started with."""
+Where there are several numbers of threads, each has a process of its own: frameworks keep those they started with."""
 
 from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,8 @@ import numpy as np
 from fusebert import artifact
 from fusebert.engine import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import huggingface
+from fusebert.files import map_file
+from fusebert.formats import huggingface, onnx, tensorflow
 from fusebert.progress import progress
 from fusebert.report import Report, Table
 from fusebert.runners import OnnxRuntime, Runner, Told, open_runner
@@ -169,8 +168,8 @@ def bench(
     busy = os.getloadavg()[0]
     notes = dict.fromkeys([f"The machine was busy before: load {busy:.1f} on {cores()} cores."] * (busy > cores() / 2))
     for count in counts:
-        alone = len(counts) == 1
-        found, told = (measure if alone else _in_own_process)(settings, count, show_progress)
+        alone = len(counts) > 1 or _tensorflow_runs(settings.models)
+        found, told = (_in_own_process if alone else measure)(settings, count, show_progress)
         measured += found
         notes |= dict.fromkeys(told)
     file, note = _write(settings, measured, output_dir)
@@ -194,7 +193,20 @@ def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[
     return measured, notes
 
 
+def _tensorflow_runs(models: Sequence[str]) -> bool:
+    """Whether there is a model for TensorFlow, and that is loaded already, perhaps with other threads."""
+    if "tensorflow" not in sys.modules:
+        return False
+    paths = list(map(Path, models))
+    return any(
+        tensorflow.is_saved_model(path) or (path.is_file() and not onnx.looks_like(map_file(path))) for path in paths
+    )
+
+
 def _in_own_process(settings: Settings, threads: int, show: bool) -> tuple[list[Measured], list[str]]:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(measure, settings, threads, show).result()
 
@@ -369,7 +381,7 @@ def _calls(settings: Settings) -> str:
 
 def _machine(measured: Sequence[Measured]) -> dict[str, Any]:
     """Facts about where this was measured."""
-    versions = {"fusebert": version("fusebert")}
+    versions = {"fusebert": _version(["fusebert"])}
     for name, packages in (("onnxruntime", ("onnxruntime",)), ("tensorflow", ("tensorflow", "tensorflow-cpu")),
                            ("torch", ("torch",))):  # fmt: skip
         if any(f" by {name}" in m.engine for m in measured):
@@ -378,6 +390,8 @@ def _machine(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _version(packages: Sequence[str]) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     for package in packages:
         try:
             return version(package)

@@ -54,7 +54,7 @@ def calibrate(
     ranges, clipped = seen, np.zeros(seen.shape[:2])
     if method != "minmax":
         ranges, clipped = find_ranges(model, texts, seen, method, percentile, show_progress)
-    about: dict[str, Any] = {"model": str(path), "data": str(data), "samples": len(texts), "method": method}
+    about: dict[str, Any] = {"model": str(path), "data": str(data), "texts": len(texts), "method": method}
     about |= {"percentile": percentile} if method == "percentile" else {}
     write_factors(out, ranges, form, about)
     facts = {**about, "form": form, "largest_share_clipped": float(clipped.max(initial=0))}
@@ -96,7 +96,7 @@ def _table(ranges: Array, seen: Array, clipped: Array) -> Table:
         for layer in range(len(ranges))
         for i, name in enumerate(PRODUCTS)
     )
-    return Table("ranges", ("layer", "product", "low", "high", "clipped", "lowest_seen", "highest_seen"), rows)
+    return Table("ranges", ("layer", "product", "low", "high", "clipped", "seen_low", "seen_high"), rows)
 
 
 def _notes(ranges: Array, out: Path, form: str) -> tuple[str, ...]:

@@ -116,12 +116,15 @@ def inspect(
     nodes: Annotated[
         bool, typer.Option("--nodes", help="Also show the graph in large words, and every rule that was applied.")
     ] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Also look into functions that no signature reaches: training copies.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Tell what a model is: family, sizes, precision plan, bytes; or a graph, and the encoders found in it."""
     from fusebert.inspect import inspect as work
 
-    _finish(as_json, lambda: work(model, nodes))
+    _finish(as_json, lambda: work(model, nodes, everywhere))
 
 
 InputIds = Annotated[str | None, typer.Option(help="The input with the token ids, where it cannot be found.")]

@@ -80,7 +80,8 @@ def _json(values: Array, about: Mapping[str, Any]) -> str:
         {name: [float(f"{number:.9g}") for number in pair] for name, pair in zip(PRODUCTS, layer, strict=True)}
         for layer in values
     ]
-    return json.dumps({"format": _FORMAT, "version": VERSION, **about, "layers": layers}, indent=1) + "\n"
+    head = json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=1).removesuffix("\n}")
+    return f'{head},\n "layers": [\n  ' + ",\n  ".join(map(json.dumps, layers)) + "\n ]\n}\n"
 
 
 def _from_json(path: Path) -> Array:

@@ -6,25 +6,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from fusebert import artifact
 from fusebert.errors import FusebertError
 from fusebert.formats import huggingface
 from fusebert.graph import Array, Graph, Node
-from fusebert.match.find import Finding, find
+from fusebert.match.everywhere import find_elsewhere
+from fusebert.match.find import Finding, Found, find
 from fusebert.network import Network
 from fusebert.plan import PRODUCTS, Plan, make_plan
 from fusebert.read import is_graph, read
 from fusebert.report import Report, Table
 
 
-def inspect(path: str | Path, nodes: bool = False) -> Report:
+def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
     """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the graph in large words
-    and every rule that was applied."""
+    and every rule that was applied, `everywhere` the encoders in functions that no signature reaches."""
     folder = Path(path)
     if is_graph(folder):
-        return _graph(folder, read(folder), nodes)
+        return _graph(folder, read(folder), nodes, everywhere)
     if artifact.is_artifact(folder):
         network, plan, max_length = artifact.read(folder)
         kind = "fusebert artifact"
@@ -60,7 +62,7 @@ def inspect(path: str | Path, nodes: bool = False) -> Report:
     return Report(str(folder), facts, (_parts(network), _plan(plan)))
 
 
-def _graph(path: Path, graph: Graph, with_nodes: bool) -> Report:
+def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Report:
     """A graph's facts, the encoders in it, and the rest of it; or what came nearest to an encoder."""
     finding = find(graph)
     facts = {
@@ -72,7 +74,13 @@ def _graph(path: Path, graph: Graph, with_nodes: bool) -> Report:
         "weights": len(graph.weights),
         "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
     }
-    tables = [_encoders(finding), _misses(finding), _rest(finding)]
+    tables = [_encoders("encoders", finding.encoders), _misses(finding), _rest(finding)]
+    if everywhere:
+        elsewhere = find_elsewhere(graph, finding)
+        copies = [
+            replace(found, function=found.function or name) for name, f in elsewhere.items() for found in f.encoders
+        ]
+        tables.insert(1, _encoders("elsewhere", copies))
     if with_nodes:
         words = tuple((n.word, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
         tables.append(
@@ -90,7 +98,7 @@ def _graph(path: Path, graph: Graph, with_nodes: bool) -> Report:
     )
 
 
-def _encoders(finding: Finding) -> Table:
+def _encoders(title: str, encoders: Iterable[Found]) -> Table:
     columns = (
         "layers", "hidden", "heads", "inner", "activation", "epsilon", "scale", "where", "calls", "mask", "mask_tensor",
         "input", "output", "taps", "inner_taps", "readers", "hidden_positions",
@@ -101,9 +109,9 @@ def _encoders(finding: Finding) -> Table:
             f.calls, f.mask.kind, f.mask.tensor, f.input, f.output, f.taps, f.inner_taps, f.readers,
             "none" if f.mask.kind == "none" else "may be skipped" if f.may_skip else "must be computed",
         )
-        for f in finding.encoders
+        for f in encoders
     )  # fmt: skip
-    return Table("encoders", columns, rows)
+    return Table(title, columns, rows)
 
 
 def _misses(finding: Finding) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -206,7 +206,7 @@ class TensorFlow(Runner):
         names = graph.facts["names"]
         tensors = {names[tensor]: tensor for tensor in reversed(graph.inputs)}
         tensors |= {names[tensor]: tensor for tensor in graph.inputs if tensor.startswith(f"{chosen}_")}
-        return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in specs.items()]
+        return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in sorted(specs.items())]
 
     def _import(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
         definition = tf.compat.v1.GraphDef()
@@ -353,17 +353,13 @@ def _import(name: str, path: Path) -> Any:
 
 
 def _tensorflow(path: Path, threads: int | None) -> Any:
-    """TensorFlow with that many threads, which are settled by the first model that runs."""
+    """TensorFlow with that many threads, unless a model has run before: then it keeps those it has."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     tf = _import("tensorflow", path)
     if threads is not None:
-        try:
+        with suppress(RuntimeError):  # it runs already
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(1)
-        except RuntimeError:
-            raise FusebertError(
-                f"{path}: TensorFlow already runs with another number of threads than {threads} in this process"
-            ) from None
     return tf
 
 

@@ -142,3 +142,13 @@ def test_an_eight_bit_graph_says_so():
 
 def test_a_size_that_is_baked_in_is_told():
     assert found("onnx-own-native").raised.baked == {1: 7}
+
+
+def test_copies_that_no_signature_reaches_are_found_when_asked_for():
+    from fusebert.inspect import inspect
+
+    path = zoo.get("tf-bert-keras").make()
+    assert len(inspect(path).data()["encoders"]) == 1
+    copies = inspect(path, everywhere=True).data()["elsewhere"]
+    assert len(copies) >= 2
+    assert {(copy["layers"], copy["hidden"], copy["mask"]) for copy in copies} == {(3, 24, "rows")}

@@ -26,6 +26,8 @@ class _Reading:
 
     def read(self) -> tuple[Embeddings, dict[str, str]]:
         tensor = self._pieces.found.input
+        while (laid := self._pieces.made(tensor, "arrange")) is not None and keeps_order(laid):
+            tensor = laid.inputs[0]
         project = self._pieces.made(tensor, "linear")
         if project is not None:
             tensor = project.inputs[0]

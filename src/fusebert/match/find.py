@@ -200,7 +200,8 @@ def _nearest(misses: list[Miss]) -> list[Miss]:
     """The searches that came furthest."""
     furthest = max((miss.matched for miss in misses), default=0)
     nearest = [miss for miss in misses if miss.matched == furthest]
-    return sorted(nearest, key=lambda miss: miss.found == "merge_heads")[:3]  # which is the LayerNorm after attention
+    usual = ("merge_heads", "embed")  # of the LayerNorms after attention and after embeddings, which end no layer
+    return sorted(nearest, key=lambda miss: miss.found in usual)[:3]
 
 
 def _other_attention(graph: Graph) -> list[Miss]:
@@ -215,6 +216,11 @@ def _other_attention(graph: Graph) -> list[Miss]:
     if not contexts and strange is not None:
         what = f"{strange.word}, which is not understood, nor what comes after it"
         return [Miss(0, "attention", what, strange.name, strange.function)]
+    weighed = [n for n in graph.nodes if n.word == "softmax" and _is_masked(n, maker)]
+    if not contexts and weighed:
+        after = (*readers.get(weighed[0].outputs[0], ()), weighed[0])[0]
+        wanted = "an average of values, weighed by the softmax of scores"
+        return [Miss(1, wanted, after.word, after.name, after.function)]
     if not contexts:
         return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
     if not any(node.word == "layer_norm" for node in graph.nodes):
@@ -224,6 +230,11 @@ def _other_attention(graph: Graph) -> list[Miss]:
             what = "a pre-LayerNorm layer, which normalises what goes into attention and not the sum after it"
             return [Miss(len(pattern().nodes), "a post-LayerNorm layer", what, node.name, node.function)]
     return []
+
+
+def _is_masked(softmax: Node, maker: Mapping[str, Node]) -> bool:
+    made = maker.get(softmax.inputs[0])
+    return made is not None and made.word in ("scores", "mask")
 
 
 _AFTER = frozenset(("merge_heads", "arrange", "linear", "identity", "add"))

@@ -50,6 +50,9 @@ class Masks:
         graph = self._lifted.graph
         if added in graph.inputs and added not in self._lifted.probes[0]:
             return Mask("additive", added, added)
+        strange = sorted(self._trials.inputs_of({added}).difference(self._lifted.probes[0]))
+        if strange:
+            return _refused(added, f"it is made of the input {strange[0]}, which is no 0/1 mask of two dimensions")
         try:
             tried = [(probe, _four(array, heads)) for probe, array in self._trials.try_all(added)]
         except FusebertError as error:

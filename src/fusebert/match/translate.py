@@ -10,7 +10,10 @@ from fusebert.graph import Graph
 from fusebert.match import words_onnx, words_ort, words_tensorflow
 from fusebert.match.emitter import Emitter, Rule
 from fusebert.match.inline import inline, ordered
+from fusebert.ops import VOCABULARY
+from fusebert.primitives import MEANING
 
+_OURS = frozenset((*MEANING, *VOCABULARY))
 _ONNX: Mapping[str, Rule] = {**words_onnx.RULES, **words_ort.RULES}
 
 
@@ -19,6 +22,7 @@ def translate(graph: Graph) -> Graph:
     source = str(graph.facts.get("format", ""))
     tensorflow = source.startswith("tensorflow")
     rules = words_tensorflow.RULES if tensorflow else _ONNX if source == "onnx" else {}
+    graph = _own_words(graph) if rules else graph
     flat = inline(_without_effects(graph) if tensorflow else graph)
     opsets = {name: body.facts.get("opsets", {}).get("ai.onnx", 0) for name, body in graph.functions.items()}
     opsets[""] = graph.facts.get("opsets", {}).get("ai.onnx", 0)
@@ -28,6 +32,15 @@ def translate(graph: Graph) -> Graph:
     translated = ordered(replace(flat, nodes=tuple(emitter.nodes), weights=emitter.weights))
     used = {*translated.outputs, *(tensor for node in translated.nodes for tensor in node.inputs)}
     return replace(translated, weights={name: weight for name, weight in emitter.weights.items() if name in used})
+
+
+def _own_words(graph: Graph) -> Graph:
+    """A model may have operations that are called like words of ours; they mean something else."""
+    if any(node.word in _OURS for node in graph.nodes):
+        nodes = (replace(n, word=f"model's {n.word}") if n.word in _OURS else n for n in graph.nodes)
+        graph = replace(graph, nodes=tuple(nodes))
+    functions = {name: _own_words(body) for name, body in graph.functions.items()}
+    return replace(graph, functions=functions) if functions else graph
 
 
 def _without_effects(graph: Graph) -> Graph:

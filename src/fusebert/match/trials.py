@@ -36,14 +36,14 @@ class Trials:
         """The inputs that tables are looked up by as they are, or, if there is none, by way of other words."""
         indices = {node.inputs[1] for node in self._graph.nodes if node.word == "embed"}
         plain = frozenset(map(self._plain, indices)).intersection(self._graph.inputs)
-        return plain or self._inputs_of(indices)
+        return plain or self.inputs_of(indices)
 
     def _plain(self, tensor: str) -> str:
         while (at := self._maker.get(tensor)) is not None and self._graph.nodes[at].word in ("cast", "arrange"):
             tensor = self._graph.nodes[at].inputs[0]
         return tensor
 
-    def _inputs_of(self, tensors: set[str]) -> frozenset[str]:
+    def inputs_of(self, tensors: set[str]) -> frozenset[str]:
         """The inputs that the content of tensors depends on."""
         needed = set(tensors)
         for node in reversed(self._graph.nodes):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow import message
+from fusebert.formats.tensorflow import message, tensor_value
 from fusebert.recipes.graphs import Graphs, open_graphs
-from fusebert.recipes.recipe import DIGEST, save
+from fusebert.recipes.messages import DIGEST, save
 from fusebert.recipes.scope import Edge, Node, Scope
 from fusebert.report import Report
 
@@ -169,15 +169,15 @@ def describe_constant(graphs: Graphs, constant: Node) -> Any:
     size = count * _SIZES.get(tensor.dtype, 0)
     if size <= _MOST_IN_PATTERN:
         return graphs.whole(constant.message)
-    from fusebert.formats.tensorflow import tensor_value
-
     made = message("NodeDef")
     made.name, made.op = constant.name, "Const"
     value = made.attr.add(key="value").value.tensor
     value.dtype = tensor.dtype
     value.tensor_shape.CopyFrom(tensor.tensor_shape)
+    digest = b""
     if size <= _MOST_READ:
         whole = next(e.value.tensor for e in graphs.whole(constant.message).attr if e.key == "value")
         array = tensor_value(whole, constant.name)
-        made.attr.add(key=DIGEST).value.s = hashlib.sha256(array.tobytes()).hexdigest().encode()
+        digest = hashlib.sha256(array.tobytes()).hexdigest().encode()
+    made.attr.add(key=DIGEST).value.s = digest
     return made

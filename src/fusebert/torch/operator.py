@@ -92,12 +92,13 @@ def is_tracing() -> bool:
 @contextmanager
 def untraced() -> Iterator[None]:
     """What runs inside leaves no trace in a graph that is being traced."""
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)  # type: ignore[arg-type]
+    tracer: Any = torch._C
+    state = tracer._get_tracing_state()
+    tracer._set_tracing_state(None)
     try:
         yield
     finally:
-        torch._C._set_tracing_state(state)
+        tracer._set_tracing_state(state)
 
 
 def encode(*arguments: Any) -> list[torch.Tensor]:

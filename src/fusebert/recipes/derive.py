@@ -1,0 +1,290 @@
+"""Derive: a Pattern and the model it is from -> the node definition that takes its place, told by the finder: which input
+is the embeddings, which the mask, which weight is which, and what the encoder's settings are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.formats.tensorflow import message
+from fusebert.graph import Array, Graph
+from fusebert.match import axes as ax
+from fusebert.match.find import Finding, Found, Source, find
+from fusebert.match.layer import Match
+from fusebert.ops import evaluate
+from fusebert.read import read
+from fusebert.recipes.graphs import open_graphs
+from fusebert.recipes.locate import Locator, Occurrence, Pattern
+from fusebert.recipes.meaning import TYPES
+from fusebert.recipes.replace import Output
+from fusebert.recipes.scope import Edge
+
+NAME = "fused_bert"
+_ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
+_HIDDEN = -100.0  # from here on exp() leaves nothing of a score
+_BOOLEAN = frozenset("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot".split())
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A node definition, which of its outputs takes which seed's place, and where its inputs are in the model."""
+
+    node: Any
+    outputs: Mapping[str, Output]
+    where: str
+
+
+def derive(pattern: Pattern, model: str | Path, function: str | None = None, meta_graph: int = 0) -> Derived:
+    """The node definition for a pattern that is in `model`, perhaps only looked for in one function."""
+    graphs = open_graphs(model)
+    if graphs.kind == "SavedModel" and graphs.folder is None:
+        raise FusebertError(f"{model}: its variables are needed; give the SavedModel folder")
+    meta = graphs.meta(meta_graph)
+    scopes = [graphs.scope(meta, function)] if function else list(graphs.scopes(meta))
+    locator = Locator(graphs, pattern)
+    places = [place for scope in scopes for place in locator.find(scope, protect=False)]
+    if not places:
+        raise FusebertError(f"{model}: the pattern is not in it; nearest was {locator.nearest() or 'nothing'}")
+    graph = _read(model, graphs.kind, meta)
+    finding = find(graph)
+    if not finding.encoders:
+        raise UnsupportedError(f"{model}: no encoder was found: {'; '.join(map(str, finding.misses))}")
+    reasons = []
+    for place in places:
+        for found in finding.encoders:
+            if found.function == place.scope.function:
+                try:
+                    return _Derivation(pattern, place, graph, finding, found).run()
+                except UnsupportedError as error:
+                    reasons.append(str(error))
+    where = ", ".join(found.function or "main graph" for found in finding.encoders)
+    raise UnsupportedError(f"{model}: {reasons[0] if reasons else f'the encoder that was found is in {where}'}")
+
+
+def _read(model: str | Path, kind: str, meta: Any) -> Graph:
+    tags = list(meta.meta_info_def.tags) if kind == "SavedModel" else None
+    path = Path(model)
+    return read(path.parent if kind == "SavedModel" and path.is_file() else path, tags)
+
+
+class _Derivation:
+    """One occurrence of the pattern against one encoder."""
+
+    def __init__(self, pattern: Pattern, place: Occurrence, graph: Graph, finding: Finding, found: Found) -> None:
+        self._pattern, self._place, self._finding, self._found = pattern, place, finding, found
+        self._raised = finding.raised
+        body = graph.functions[found.function] if found.function else graph
+        self._outputs = {node.name: node.outputs for node in body.nodes}
+        self._path, self._arguments = self._call(body)
+        self._inputs = {self._flat(found): wanted for wanted, found in place.inputs.items()}  # tensor -> in the pattern
+
+    def _call(self, body: Graph) -> tuple[str, Mapping[str, str]]:
+        if not self._found.function:
+            return "", {}
+        own = {name for node in body.nodes for name in node.outputs}
+        for path, (function, arguments) in self._finding.translated.facts["calls"].items():
+            output = self._found.output
+            if function == self._found.function and output.startswith(path) and output[len(path) :] in own:
+                return path, arguments
+        raise UnsupportedError(f"{self._found.output} is not a tensor of function {self._found.function}")
+
+    def _flat(self, edge: Edge) -> str:
+        """What a tensor is called in the flat graph."""
+        if edge.node in self._place.scope.arguments:
+            return self._arguments.get(edge.node, "")
+        return self._path + (edge.text if edge.output else f"{edge.node}:{edge.index}")
+
+    def run(self) -> Derived:
+        ends, flat = self._ends()
+        last = max(ends.values())
+        first, rows = self._begin(last, flat)
+        layers = self._found.layers[first : last + 1]
+        weights = [name for i in range(first, last + 1) for name in self._weights(i)]
+        mask, additive, hides = self._mask(layers[0])
+        taps = len(ends) > 1
+        node = message("NodeDef")
+        node.name, node.op = NAME, "BertHiddenStates" if taps else "Bert"
+        node.input.extend(edge.text for edge in (rows, mask, *weights))
+        settings = self._settings(layers) | {"MaskT": self._type(mask), "NumWeights": len(weights)}
+        if additive:
+            settings["AdditiveMask"] = True
+        elif hides is not None and hides != -10000:
+            settings["MaskValue"] = float(np.float32(hides))
+        if taps:
+            settings["NumHiddenStates"] = len(layers)
+        _set(node, settings)
+        outputs = {
+            seed: Output("encoded", 0, 0) if at == last else Output("hidden_states", at - first, 1 + at - first)
+            for seed, at in ends.items()
+        }
+        return Derived(node, outputs, self._place.scope.where)
+
+    def _layout(self, tensor: str, value: str) -> bool | None:
+        """Whether a tensor that shows a value has batch and length in one dimension; None if it does not show it."""
+        view = self._raised.views.get(tensor)
+        if view is None or view.value != value or view.factor != 1:
+            return None
+        dims, canonical = ax.settled(view.dims), ax.settled(self._raised.dims[value])
+        if not dims or dims[-1] != canonical[-1] or ax.flat(dims) != ax.flat(canonical):
+            return None
+        return {2: True, 3: False}.get(len(dims))
+
+    def _ends(self) -> tuple[dict[str, int], bool]:
+        """Which layer each seed is the result of, and how it is laid out."""
+        ends: dict[str, int] = {}
+        layouts = set()
+        for seed in self._pattern.seeds:
+            name = self._place.nodes[seed]
+            for tensor in (self._path + output for output in self._outputs.get(name, ())):
+                for number, match in enumerate(self._found.layers):
+                    if (flat := self._layout(tensor, match.output)) is not None:
+                        ends[seed] = number
+                        layouts.add(flat)
+            if seed not in ends:
+                raise UnsupportedError(f"seed {seed} is not what a layer of the encoder gives ({self._found.output})")
+        if len(layouts) != 1 or len(set(ends.values())) != len(ends):
+            raise UnsupportedError("seeds are laid out differently, or are the same layer's")
+        return ends, layouts.pop()
+
+    def _begin(self, last: int, flat: bool) -> tuple[int, Edge]:
+        """The first layer, and the input of the pattern that goes into it."""
+        for number in reversed(range(last + 1)):
+            value = self._found.layers[number].holes["x"]
+            for tensor, edge in self._inputs.items():
+                if self._layout(tensor, value) is flat:
+                    return number, edge
+        shape = "(batch * length, hidden)" if flat else "(batch, length, hidden)"
+        raise UnsupportedError(f"no input of the pattern is what goes into the encoder ({self._found.input}) as {shape}")
+
+    def _weights(self, number: int) -> Iterator[Edge]:
+        sources = self._found.weights[number]
+        for part in _ORDER:
+            for kind in ("gain", "bias") if part.endswith("norm") else ("weight", "bias"):
+                source = sources.get(f"{part}.{kind}")
+                edge = self._stored(source, part, kind) if source is not None else None
+                if edge is None:
+                    known = f" ({source.name})" if source is not None else ""
+                    raise UnsupportedError(
+                        f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes it; "
+                        "use fusebert optimize, which makes constants where they are missing"
+                    )
+                yield edge
+
+    def _stored(self, source: Source, part: str, kind: str) -> Edge | None:
+        if source.how != ("transpose" if kind == "weight" else ""):
+            return None
+        heads = self._found.heads
+        shapes = [source.shape[::-1]]
+        if part in ("query", "key", "value"):  # heads may be a dimension of their own
+            shapes.append((*source.shape[1:], heads, source.shape[0] // heads))
+        elif part == "attention_out" and kind == "weight":
+            shapes.append((heads, source.shape[1] // heads, source.shape[0]))
+        weights = self._raised.graph.weights
+        for tensor, edge in self._inputs.items():
+            root, how = self._raised.origins.get(tensor, (tensor, ""))
+            if root == source.name and not how and tensor in weights and weights[tensor].shape in shapes:
+                return edge
+        return None
+
+    def _mask(self, layer: Match) -> tuple[Edge, bool, float | None]:
+        """The input that is the mask, whether it is added as it is, and what it adds to scores that it hides."""
+        added = layer.holes["mask"]
+        if added is None:
+            raise UnsupportedError("the encoder has no mask, which the node needs; use fusebert optimize, which makes one")
+        shown = [self._computed(self._raised.graph, added, i) for i in (0, 1)]
+        hidden = {float(array[array <= _HIDDEN].max()) for array in shown if (array <= _HIDDEN).any()}
+        additive = None
+        for tensor, edge in self._inputs.items():
+            if tensor in self._raised.graph.weights or not tensor:
+                continue
+            kinds = {self._mask_kind(tensor, i, array) for i, array in enumerate(shown)}
+            if kinds == {"rows"}:
+                return edge, False, hidden.pop() if len(hidden) == 1 else None
+            if kinds == {"additive"}:
+                additive = edge
+        if additive is not None:
+            return additive, True, None
+        raise UnsupportedError(
+            "no input of the pattern is the mask: put a barrier where it is ones and zeros, or where it is added to scores"
+        )
+
+    def _computed(self, graph: Graph, tensor: str, probe: int) -> Array:
+        return np.asarray(evaluate(replace(graph, outputs=(tensor,)), self._raised.probes[probe])[tensor])
+
+    def _mask_kind(self, tensor: str, probe: int, added: Array) -> str:
+        """Whether a tensor has ones where nothing is added, or is what is added."""
+        try:
+            array = self._computed(self._finding.translated, tensor, probe)
+        except FusebertError:
+            return ""
+        if array.ndim not in (2, 3, 4) or array.dtype.kind not in "ifb" or array.shape[-1] != added.shape[-1]:
+            return ""
+        wide = array.reshape(array.shape[0], *(1,) * (4 - array.ndim), *array.shape[1:])
+        four = added.reshape((1,) * (4 - added.ndim) + added.shape)
+        try:
+            wide, four = np.broadcast_arrays(wide, four)
+        except ValueError:
+            return ""
+        if np.array_equal(wide.astype(np.float32), (four > _HIDDEN).astype(np.float32)):
+            return "rows"
+        return "additive" if np.array_equal(wide, four) else ""
+
+    def _type(self, mask: Edge) -> Any:
+        found = next(found for wanted, found in self._place.inputs.items() if wanted == mask)
+        scope = self._place.scope
+        if found.node in scope.arguments:
+            return _Type(scope.arguments[found.node])
+        node = scope.nodes[found.node]
+        if node.op in _BOOLEAN:
+            return _Type(TYPES["bool"])
+        for key in ("DstT", "dtype", "out_type", "T"):
+            if (value := node.attribute(key)) is not None:
+                return _Type(value.type)
+        raise UnsupportedError(f"the type of the mask {found.text} is not known")
+
+    def _settings(self, layers: Sequence[Match]) -> dict[str, Any]:
+        first = layers[0].holes
+        for match in layers:
+            same = all(match.holes[key] == first[key] for key in ("heads", "activation", "scale"))
+            if not same or {match.holes[f"{n}.epsilon"] for n in ("attention_norm", "output_norm")} != {
+                first["output_norm.epsilon"]
+            }:
+                raise UnsupportedError(f"{match.output}: layers differ in heads, activation, scale or epsilon")
+        hidden, heads = self._found.hidden, int(first["heads"])
+        settings: dict[str, Any] = {
+            "HiddenAct": str(first["activation"]), "HiddenSize": hidden, "IntermediateSize": self._found.inner,
+            "LayerNormEpsilon": float(first["output_norm.epsilon"]), "NumAttentionHeads": heads,
+            "QuantizableDataType": _Type(TYPES["float32"]), "NonQuantizableDataType": _Type(TYPES["float32"]),
+        }  # fmt: skip
+        scale = float(first["scale"])
+        if abs(scale * (hidden / heads) ** 0.5 - 1) > 1e-6:
+            settings["AttentionScale"] = scale
+        return settings
+
+
+@dataclass(frozen=True)
+class _Type:
+    """An element type, by its number."""
+
+    number: int
+
+
+def _set(node: Any, settings: Mapping[str, Any]) -> None:
+    for key, value in sorted(settings.items()):
+        attribute = node.attr.add(key=key).value
+        if isinstance(value, _Type):
+            attribute.type = value.number
+        elif isinstance(value, bool):
+            attribute.b = value
+        elif isinstance(value, int):
+            attribute.i = value
+        elif isinstance(value, float):
+            attribute.f = value
+        else:
+            attribute.s = value.encode()
+    node.attr.add(key="_output_shapes").value.list.shape.add().unknown_rank = True

@@ -1,0 +1,351 @@
+"""Replace: a model and a Recipe -> the same model with the recipe's node wherever its pattern is. What is not replaced
+stays as it was; nothing is written where the pattern is not found."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import DifferentError, FusebertError
+from fusebert.formats.tensorflow import message
+from fusebert.recipes.graphs import Graphs, open_graphs
+from fusebert.recipes.locate import Locator, Occurrence, Pattern
+from fusebert.recipes.meaning import OPS, check_node, contradictions
+from fusebert.recipes.messages import load
+from fusebert.recipes.scope import Edge, Node, Scope
+from fusebert.report import Report, Table
+
+_FLOAT = 1
+_SEVERAL_OUTPUTS = {"Bert": "encoded"}  # what the output is called inside functions
+_STAYS = frozenset("Placeholder PlaceholderWithDefault VarHandleOp VariableV2 Variable".split())  # may be asked for by name
+
+
+class NotFoundError(FusebertError):
+    """The pattern is nowhere in the model; nothing was written."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of the new node that takes a seed's place: its name, its place in that list, its number among all."""
+
+    name: str
+    index: int
+    number: int
+
+
+@dataclass
+class _Done:
+    """What was changed."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def replace_pattern(
+    path: str | Path,
+    recipe: str | Path,
+    out: str | Path,
+    meta_graph: int = 0,
+    ignored: Sequence[str] = (),
+    compared: Sequence[str] = (),
+    explain: bool = False,
+    force: bool = False,
+    verify: bool = False,
+    prune: bool = False,
+) -> Report:
+    """Writes `path` to `out` with the recipe's node instead of every occurrence of its pattern.
+
+    ignored, compared: attributes that do not count, and those with an underscore (or device) that do.
+    explain: also tell why other candidates were not taken.
+    force: use a recipe whose node is seen not to compute what its pattern does.
+    verify: run both in TensorFlow before anything is written.
+    prune: leave away functions that nothing refers to."""
+    made, out = load(recipe, "Recipe"), Path(out)
+    graphs = open_graphs(path)
+    if out.exists() and (graphs.is_folder(out) or out.resolve() == graphs.file.resolve()):
+        raise FusebertError(f"{out} exists; choose another place")
+    meta = graphs.meta(meta_graph)
+    pattern = Pattern(made.source_pattern, {Edge.of(name).node for name in made.target_node.input})
+    notes = check_recipe(Path(recipe), made, pattern, force)
+    locator = Locator(graphs, pattern, ignored, compared)
+    done = _Done(notes=notes)
+    for scope in graphs.scopes(meta):
+        places = locator.find(scope)
+        if places:
+            Replacing(scope, made, pattern).apply(places, done)
+    if not done.rows:
+        raise NotFoundError(f"{path}: the pattern is not in it; nearest was {_nearest(locator)}")
+    if prune:
+        done.notes.append(f"{_prune(meta)} functions that nothing refers to were left away.")
+    if verify:
+        done.notes.append(_verify(graphs, Path(path), out))
+    graphs.write(out)
+    tables = [Table("replaced", ("where", "node", "nodes_before", "inputs", "dead_nodes"), tuple(done.rows))]
+    if explain:
+        rows = tuple((one.where, one.seed, f"{one.matched} of {one.of}", one.node, one.reason) for one in _others(locator))
+        tables.append(Table("not_replaced", ("where", "candidate", "matched", "stopped_at", "reason"), rows))
+    facts = {"recipe": str(recipe), "occurrences": len(done.rows)}
+    return Report(f"{path} -> {out}", facts, tuple(tables), tuple(done.notes))
+
+
+def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False) -> list[str]:
+    """Refuses a recipe whose node cannot take its pattern's place; gives what else is worth saying."""
+    target, notes = recipe.target_node, []
+    names = {edge.node for edge in pattern.inputs}
+    if not target.input:
+        raise FusebertError(f"{path}: {target.name} ({target.op}) has no inputs")
+    for name in target.input:
+        if Edge.of(name.removeprefix("^")).node not in names:
+            raise FusebertError(f"{path}: {target.name} reads {name!r}, which is no input of the pattern{_like(name, names)}")
+    if target.op in OPS:
+        check_node(target)
+    for problem in contradictions(recipe.source_pattern, target):
+        if not force:
+            raise FusebertError(f"{path}: {problem}. To do it all the same: --force")
+        notes.append(f"Not the same function: {problem}.")
+    if not pattern.sources:
+        notes.append("The pattern has names of inputs only, as the earlier tools made it: constants were not compared.")
+    read = {Edge.of(name).node for name in target.input}
+    weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
+    if weights:
+        notes.append(f"{target.name} does not read {len(weights)} variables that the pattern reads, such as {weights[0]}.")
+    outputs_of(recipe, pattern, False)
+    return notes
+
+
+def _like(name: str, names: Iterable[str]) -> str:
+    from fusebert.recipes.scope import near
+
+    return near(name, names)
+
+
+def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
+    """Which output of the recipe's node takes the place of which seed."""
+    given = {one.seed: Output(one.name, one.index, one.number) for one in recipe.outputs}
+    target = recipe.target_node
+    if not given and len(pattern.seeds) == 1:
+        given = {pattern.seeds[0]: Output(_SEVERAL_OUTPUTS.get(target.op, ""), 0, 0)}
+    for seed in pattern.seeds:
+        if seed not in given:
+            raise FusebertError(f"the recipe does not say which output of {target.name} takes the place of {seed}")
+        if in_function and not given[seed].name:
+            raise FusebertError(
+                f"the recipe does not name the output of {target.op}, which is needed inside functions: make it with "
+                f"make-recipe --output {seed}=NAME:0"
+            )
+    return given
+
+
+def _nearest(locator: Locator) -> str:
+    nearest = locator.nearest()
+    return str(nearest) if nearest is not None else f"nothing: no node is a {locator.pattern.nodes[locator.pattern.roots[0]].op}"
+
+
+def _others(locator: Locator) -> list[Any]:
+    return sorted(locator.refused, key=lambda one: -one.matched)[:10]
+
+
+def _prune(meta: Any) -> int:
+    """Removes functions whose name stands nowhere else."""
+    library = meta.graph_def.library
+    around = [node.SerializeToString() for node in meta.graph_def.node]
+    if meta.object_graph_def is not None:
+        around.append(meta.object_graph_def.SerializeToString())
+    around += [collection.SerializeToString() for collection in meta.collection_def]
+    bodies = {one.signature.name: b"\0".join(n.SerializeToString() for n in one.node_def) for one in library.function}
+    rest = message("Library")
+    rest.CopyFrom(library)
+    del rest.function[:]
+    around.append(rest.SerializeToString())  # gradients
+    live: set[str] = set()
+    waiting = [b"\0".join(around)]
+    while waiting:
+        blob = waiting.pop()
+        for name in bodies.keys() - live:
+            if name.encode() in blob:
+                live.add(name)
+                waiting.append(bodies[name])
+    dead = [i for i, one in enumerate(library.function) if one.signature.name not in live]
+    for i in reversed(dead):
+        del library.function[i]
+    return len(dead)
+
+
+def _verify(graphs: Graphs, path: Path, out: Path) -> str:
+    """Runs the original and the new model in TensorFlow; raises DifferentError before anything is written."""
+    from fusebert.compare import compare
+
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
+        made = Path(place) / ("model" if graphs.kind == "SavedModel" else "model.pb")
+        graphs.write(made)
+        same = compare(graphs.folder or path, made)
+        if not same.same:
+            worst = max(same, key=lambda one: one.worst_error)
+            raise DifferentError(
+                f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of its scale; "
+                "nothing was written"
+            )
+    return "Compared with the original, both run by TensorFlow: the answers are the same within tolerance."
+
+
+class Replacing:
+    """The replacement of occurrences in one scope."""
+
+    def __init__(self, scope: Scope, recipe: Any, pattern: Pattern) -> None:
+        self._scope, self._recipe, self._pattern = scope, recipe, pattern
+        self._outputs = outputs_of(recipe, pattern, bool(scope.function))
+
+    def apply(self, places: Sequence[Occurrence], done: _Done) -> None:
+        """Puts a node into each place, lets others read it, and takes away what nothing needs any more."""
+        scope, messages = self._scope, self._scope.messages
+        inside: dict[str, str] = {}  # node that goes -> the new one
+        instead: dict[str, str] = {}  # seed -> tensor that takes its place
+        names = []
+        for place in places:
+            name = self._free_name([*scope.nodes, *scope.arguments, *names])
+            names.append(name)
+            inside |= dict.fromkeys(place.inside, name)
+            for seed, output in self._outputs.items():
+                instead[place.nodes[seed]] = _tensor(scope, name, output)
+        for place, name in zip(places, names, strict=True):
+            self._add(place, name)
+        gone = {*inside, *(name for place in places for name in place.unread)}
+        if not scope.function:  # somebody may ask for a seed by its name
+            gone -= set(instead)
+            for seed in instead:
+                self._rename(scope.nodes[seed], instead[seed], inside)
+        self._rewire(inside, instead, gone)
+        dead = self._dead(gone)
+        _remove(messages, gone | dead)
+        self._forget(gone | dead)
+        for place, name in zip(places, names, strict=True):
+            done.rows.append((scope.where, name, len(place.inside), len(self._recipe.target_node.input), len(dead)))
+
+    def _free_name(self, taken: Iterable[str]) -> str:
+        name, taken = self._recipe.target_node.name, set(taken)
+        number = 1
+        while name in taken:
+            name, number = f"{self._recipe.target_node.name}_{number}", number + 1
+        return str(name)
+
+    def _add(self, place: Occurrence, name: str) -> None:
+        node = self._scope.messages.add()
+        node.CopyFrom(self._recipe.target_node)
+        node.name = name
+        del node.input[:]
+        node.input.extend(_bound(place.inputs, text) for text in self._recipe.target_node.input)
+        waited = {c: None for n in sorted(place.inside) for c in self._scope.nodes[n].controls if c not in place.inside}
+        node.input.extend(f"^{c}" for c in waited if f"^{c}" not in node.input)
+        devices = {self._scope.nodes[n].message.device for n in place.inside}
+        if not node.device and len(devices) == 1 and "GPU" not in (device := devices.pop()).upper():
+            node.device = device
+        if self._recipe.target_node.op == "Bert":  # whose output has the shape that the seed had
+            shapes = self._scope.nodes[place.nodes[self._pattern.seeds[0]]].attribute("_output_shapes")
+            kept = [entry for entry in node.attr if entry.key == "_output_shapes"]
+            if shapes is not None and kept:
+                kept[0].value.CopyFrom(shapes)
+
+    def _rename(self, node: Node, made: str, inside: Mapping[str, str]) -> None:
+        """The seed becomes a name for what is made instead."""
+        kind = node.attribute("T")
+        shapes = node.attribute("_output_shapes")
+        shapes = shapes.SerializeToString() if shapes is not None else None
+        number = kind.type if kind is not None else _FLOAT
+        one = node.message
+        del one.attr[:], one.input[:]
+        one.op = "Identity"
+        one.input.append(made)
+        one.attr.add(key="T").value.type = number
+        if shapes is not None:
+            one.attr.add(key="_output_shapes").value.ParseFromString(shapes)
+
+    def _rewire(self, inside: Mapping[str, str], instead: Mapping[str, str], gone: set[str]) -> None:
+        for node in self._scope.messages:
+            if node.name in gone:
+                continue
+            new = []
+            for text in node.input:
+                name = Edge.of(text.removeprefix("^")).node
+                if text.startswith("^"):
+                    other = inside.get(name)
+                    text = f"^{other}" if other is not None and name in gone else text
+                    if text == f"^{node.name}" or text in new:
+                        continue
+                elif name in instead and name in gone:
+                    text = instead[name]
+                new.append(text)
+            if new != list(node.input):
+                del node.input[:]
+                node.input.extend(new)
+        function = self._scope.definition
+        if function is not None:
+            for entry in function.ret:
+                entry.value = instead.get(Edge.of(entry.value).node, entry.value)
+            for entry in function.control_ret:
+                entry.value = inside.get(entry.value, entry.value)
+
+    def _dead(self, gone: set[str]) -> set[str]:
+        """What only served nodes that are gone, and so on; never what somebody outside knows."""
+        uses: dict[str, int] = {}
+        reads: dict[str, list[str]] = {}
+        ops: dict[str, str] = {}
+        for node in self._scope.messages:
+            reads[node.name] = [Edge.of(text.removeprefix("^")).node for text in node.input]
+            ops[node.name] = node.op
+            if node.name not in gone:
+                for name in reads[node.name]:
+                    uses[name] = uses.get(name, 0) + 1
+        before = {edge.node for name in gone for edge in self._scope.nodes[name].inputs}
+        before |= {name for one in gone for name in self._scope.nodes[one].controls}
+        if not self._scope.function:  # those of seeds that are now another name
+            before |= {e.node for p in self._scope.nodes.values() if ops.get(p.name) != p.op for e in p.inputs}
+        waiting, dead = list(before - gone), set[str]()
+        while waiting:
+            name = waiting.pop()
+            known = name in self._scope.kept or ops.get(name, "Placeholder") in _STAYS
+            if name in dead or uses.get(name) or known:
+                continue
+            dead.add(name)
+            for read in reads[name]:
+                uses[read] = uses.get(read, 0) - 1
+                waiting.append(read)
+        return dead
+
+    def _forget(self, gone: set[str]) -> None:
+        """Takes away wishes to be placed beside a node that is gone."""
+        places = {b"loc:@" + name.encode() for name in gone}
+        for node in self._scope.messages:
+            for i, entry in enumerate(node.attr):
+                if entry.key == "_class" and any(one in places for one in entry.value.list.s):
+                    kept = [one for one in entry.value.list.s if one not in places]
+                    del entry.value.list.s[:]
+                    entry.value.list.s.extend(kept)
+                    if not kept:
+                        del node.attr[i]
+                    break
+
+
+def _tensor(scope: Scope, name: str, output: Output) -> str:
+    if scope.function:
+        return f"{name}:{output.name}:{output.index}"
+    return f"{name}:{output.number}" if output.number else name
+
+
+def _bound(inputs: Mapping[Edge, Edge], text: str) -> str:
+    """The tensor that stands for an input of the recipe's node, which may be named without its port."""
+    wanted = Edge.of(text.removeprefix("^"))
+    fitting = [found for edge, found in inputs.items() if edge == wanted] or [
+        found for edge, found in inputs.items() if edge.node == wanted.node
+    ]
+    if len(set(fitting)) != 1:
+        raise FusebertError(f"{text!r} of the recipe's node can be any of {', '.join(e.text for e in fitting) or 'none'}")
+    return f"^{fitting[0].node}" if text.startswith("^") else fitting[0].text
+
+
+def _remove(messages: Any, names: set[str]) -> None:
+    for i in reversed(range(len(messages))):
+        if messages[i].name in names:
+            del messages[i]
