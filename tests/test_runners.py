@@ -155,6 +155,28 @@ def test_checkpoints_by_torch_traced_or_not_and_by_fusebert(tmp_path, family, he
         runner.close()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize(("name", "target"), [
+    ("onnx-bert-sequence", "onnxruntime"), ("onnx-bert-14-eager", "stock-onnxruntime"), ("tf-bert", "tensorflow"),
+])  # fmt: skip
+def test_fused_models_get_our_operator_and_tell_their_precision(tmp_path, name, target, precision):
+    entry = zoo.get(name)
+    out = tmp_path / ("saved_model" if target == "tensorflow" else "model.onnx")
+    fusebert.optimize(entry.make(), out, precision, target, verify=False)
+    runner, original = open_runner(out), open_runner(entry.make())
+    assert {role: given.name for role, given in runner.inputs.items()} == {
+        role: given.name for role, given in original.inputs.items()
+    }
+    assert runner.roles.precision == precision
+    assert (runner.roles.vocabulary, runner.roles.kinds) == (60, 2)
+    given = entry.inputs("holes")
+    feeds = [given[key] for key in (entry.ids, entry.mask, entry.types)]
+    answers = runner.run(*feeds)
+    for key, want in entry.outputs("holes").items():
+        visible = feeds[1] == 1 if want.ndim == 3 else slice(None)
+        assert stock.error(answers[key][visible], want[visible]) < (1e-4 if precision == "fp32" else 0.2)
+
+
 @pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow", "torch", "transformers"])
 def test_a_missing_framework_is_one_clear_error(tmp_path, monkeypatch, framework):
     if framework == "onnxruntime":

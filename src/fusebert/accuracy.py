@@ -155,9 +155,15 @@ class _Exam:
         rows, seconds = answer(
             runner, form, given, len(self._tokens), self._pooling, lambda done: advance(done // parts)
         )
-        alone = len(self._paths) == 1
-        name = runner.name.removeprefix(f"{path} by ") if alone else runner.name
-        self.results.append(self._score(name, rows, seconds))
+        self.results.append(self._score(self._short_name(path, runner), rows, seconds))
+
+    def _short_name(self, path: Path, runner: Runner) -> str:
+        """As short as tells it from the others."""
+        how = runner.name.removeprefix(f"{path} by ")
+        if len(self._paths) == 1:
+            return how
+        alone = [one.name for one in self._paths].count(path.name) == 1
+        return f"{path.name if alone else path} by {how}"
 
     def _begin(self, path: Path, runner: Runner) -> None:
         """Tokenises for the first runner, whose head decides what is asked."""

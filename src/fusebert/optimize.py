@@ -13,8 +13,9 @@ from fusebert.match.find import find
 from fusebert.model import Model, load
 from fusebert.plan import PRECISIONS
 from fusebert.read import is_graph, looks_like_onnx, read
-from fusebert.replace import TARGETS, plan_replacement, replace_encoders
+from fusebert.replace import BEYOND_RANGES, TARGETS, plan_replacement, replace_encoders
 from fusebert.report import Report, Table
+from fusebert.rewrite.places import Wanted
 
 _COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
 _NOT_CHANGED = "fp32 changes no number: the artifact was read back and gives the same bits."
@@ -33,6 +34,7 @@ def optimize(
     threads: int | None = None,
     show_progress: bool = False,
     fast_gelu: bool = False,
+    int32: bool = False,
     dry_run: bool = False,
     expected: Mapping[str, int | None] | None = None,
     ranges: Any = None,
@@ -43,6 +45,7 @@ def optimize(
     framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. By
     default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
     padding: what becomes of hidden positions in a fused operator: "auto", "skip", "first" or "compute".
+    fast_gelu: stock kernels use the tanh GELU for every GELU. int32: an ONNX model's int64 ids and masks become int32.
     expected: sizes (heads, hidden) that the encoders of a graph must have; a contradiction is an error.
     ranges: input ranges, or the path of a file with them, as `calibrate` writes it: int8 becomes static.
 
@@ -58,11 +61,10 @@ def optimize(
     if precision not in PRECISIONS or padding not in ("auto", "skip", "first", "compute"):
         raise FusebertError(f"precision is one of {', '.join(PRECISIONS)}; padding is auto, skip, first or compute")
     _check_expected(path, expected or {})
+    wanted = Wanted(precision, padding, threads, ranges, fast_gelu, int32)
     if dry_run:
-        return plan_replacement(path, chosen, precision, padding)
-    return replace_encoders(
-        path, out, chosen, precision, padding, fast_gelu, verify, overwrite, threads, show_progress, ranges
-    )
+        return plan_replacement(path, chosen, wanted)
+    return replace_encoders(path, out, chosen, wanted, verify, overwrite, show_progress)
 
 
 def _check_expected(path: Path, expected: Mapping[str, int | None]) -> None:
@@ -105,7 +107,8 @@ def _standalone(
             tables += [table(differences, "original_graph")] if differences else []
             notes.append(note)
         differences = compare(baseline, model, show_progress)
-        _require(differences, precision, f"{path} as {precision}", "fp32")
+        advice = "Try another precision." if ranges is None else BEYOND_RANGES
+        _require(differences, precision, f"{path} as {precision}", "fp32", advice)
         tables.append(table(differences))
         notes.append(_COMPARED if precision != "fp32" else _NOT_CHANGED)
     read_back: list[Model] = []
@@ -137,12 +140,14 @@ def _prove_found(path: Path, baseline: Model) -> tuple[list[Difference], str]:
     return differences, _WITH_GRAPH
 
 
-def _require(differences: list[Difference], precision: str, what: str, other: str) -> None:
+def _require(
+    differences: list[Difference], precision: str, what: str, other: str, advice: str = "Try another precision."
+) -> None:
     if not within(differences, precision):
         worst = max(differences, key=lambda d: d.worst_error)
         raise DifferentError(
             f"{what} differs too much from {other}: {worst.output} by {worst.worst_error:.3g} of its scale, mean "
-            f"cosine {worst.mean_cosine:.5f}; nothing was written. Try another precision."
+            f"cosine {worst.mean_cosine:.5f}; nothing was written. {advice}"
         )
 
 

@@ -9,32 +9,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from fusebert.compare import compare, table
-from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.errors import DifferentError, FusebertError
 from fusebert.match.find import Found
 from fusebert.read import read
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places
+from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 TARGETS = {"onnxruntime": "onnxruntime", "stock-onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}  # who runs it
+_REWRITERS = {"onnxruntime": rewrite_onnx, "stock-onnxruntime": rewrite_stock, "tensorflow": rewrite_tensorflow}
+BEYOND_RANGES = (
+    "Fixed ranges hold for texts like those they were observed on, not for random ids. Leave them away (a range per "
+    "token is more exact), or write without comparing (--no-verify) and judge with fusebert accuracy."
+)
 
 
 def replace_encoders(
     path: Path,
     out: Path,
     target: str,
-    precision: str = "fp32",
-    padding: str = "auto",
-    fast_gelu: bool = False,
+    wanted: Wanted,
     verify: bool = True,
     overwrite: bool = False,
-    threads: int | None = None,
     show_progress: bool = False,
-    ranges: Any = None,
 ) -> Report:
     """Writes the model at `path` to `out` with fused operators for `target`.
 
@@ -45,46 +45,34 @@ def replace_encoders(
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
     with _beside(out) as folder:
         made = folder / out.name
-        rewritten = _rewrite(path, made, target, precision, padding, fast_gelu, threads, ranges)
-        tables, notes = _verified(path, made, target, threads, show_progress) if verify else ((), ("Not compared.",))
-        report = _report(f"{path} -> {out}", path, made, target, precision, rewritten, tables, notes)
+        rewritten = _REWRITERS[target](path, made, wanted)
+        tables, notes = _verified(path, made, target, wanted, show_progress) if verify else ((), ("Not compared.",))
+        report = _report(f"{path} -> {out}", path, made, target, wanted.precision, rewritten, tables, notes)
         _put_in_place(folder, out)
     return report
 
 
-def plan_replacement(path: Path, target: str, precision: str, padding: str) -> Report:
+def plan_replacement(path: Path, target: str, wanted: Wanted) -> Report:
     """What would be replaced, without writing anything."""
     finding, cuts = find_places(path, read(path))
-    rows = tuple(choose_padding(place.found, padding) for place in cuts)
+    rows = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
     rewritten = Rewritten(finding, cuts, rows)
-    return _report(f"{path} (nothing was written)", path, None, target, precision, rewritten, (), ())
-
-
-def _rewrite(
-    path: Path, made: Path, target: str, precision: str, padding: str, fast_gelu: bool, threads: int | None,
-    ranges: Any,
-) -> Rewritten:  # fmt: skip
-    if target == "tensorflow":
-        return rewrite_tensorflow(path, made, precision, padding, threads or 0, ranges)
-    if target == "stock-onnxruntime":
-        if ranges is not None:
-            raise UnsupportedError("ONNX Runtime's own kernels find ranges by themselves; leave ranges away")
-        return rewrite_stock(path, made, precision, fast_gelu)
-    return rewrite_onnx(path, made, precision, padding, threads, ranges)
+    return _report(f"{path} (nothing was written)", path, None, target, wanted.precision, rewritten, (), ())
 
 
 def _verified(
-    path: Path, made: Path, target: str, threads: int | None, show_progress: bool
+    path: Path, made: Path, target: str, wanted: Wanted, show_progress: bool
 ) -> tuple[tuple[Table, ...], tuple[str, ...]]:
     framework = TARGETS[target]
     if find_spec(framework) is None:
         return (), (f"Not compared with the original, because {framework} is not installed.",)
-    same = compare(path, made, show_progress, threads=threads)
+    same = compare(path, made, show_progress, threads=wanted.threads)
     if not same.same:
         worst = max(same, key=lambda d: d.worst_error)
         raise DifferentError(
             f"{path} with fused operators differs too much from the original: {worst.output} by "
-            f"{worst.worst_error:.3g} of its scale; nothing was written. Try another precision."
+            f"{worst.worst_error:.3g} of its scale; nothing was written. "
+            f"{'Try another precision.' if wanted.ranges is None else BEYOND_RANGES}"
         )
     return (table(same),), (f"Compared with the original, both run by {framework}.", *same.notes)
 

@@ -54,6 +54,11 @@ def _grid(facts: Mapping[str, Any]) -> Any:
     return grid
 
 
+def show_text(text: str) -> None:
+    """Prints a text as it is, to be copied or piped."""
+    print(text, end="" if text.endswith("\n") else "\n")
+
+
 def show_error(message: str, as_json: bool = False) -> None:
     """Prints an error: a sentence on standard error, or a JSON object on standard output."""
     if as_json:

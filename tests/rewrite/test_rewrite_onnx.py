@@ -14,6 +14,7 @@ import fusebert
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.onnxruntime import session
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
+from fusebert.rewrite.places import Wanted
 
 ONNX = [name for name, entry in zoo.ZOO.items() if entry.file == "model.onnx" and not entry.refused]
 BERTS = ("onnx-bert-1-input", "onnx-bert-2-inputs", "onnx-bert-14-eager", "onnx-bert-dynamo-sdpa", "tf2onnx-bert")
@@ -38,7 +39,7 @@ def words(path: Path) -> collections.Counter:
 @pytest.mark.parametrize("name", ONNX)
 def test_fused_operators_answer_as_the_framework(name, tmp_path):
     entry = zoo.get(name)
-    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", "fp32", "compute")
+    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted("fp32", "compute"))
     assert words(tmp_path / "fused.onnx")["fusebert.Encoder"] == len(entry.encoders)
     assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
     onnx.load(str(tmp_path / "fused.onnx"))
@@ -47,7 +48,7 @@ def test_fused_operators_answer_as_the_framework(name, tmp_path):
 @pytest.mark.parametrize("name", ONNX)
 def test_stock_kernels_answer_as_the_framework(name, tmp_path):
     entry = zoo.get(name)
-    rewrite_stock(entry.make(), tmp_path / "stock.onnx")
+    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted())
     assert worst(entry, tmp_path / "stock.onnx") <= entry.tolerance
     layers = sum(encoder.layers for encoder in entry.encoders)
     assert words(tmp_path / "stock.onnx")["SkipLayerNormalization"] == 2 * layers
@@ -56,7 +57,7 @@ def test_stock_kernels_answer_as_the_framework(name, tmp_path):
 
 @pytest.mark.parametrize("name", BERTS)
 def test_a_bert_has_the_kernels_that_upstream_counts(name, tmp_path):
-    rewrite_stock(zoo.get(name).make(), tmp_path / "stock.onnx")
+    rewrite_stock(zoo.get(name).make(), tmp_path / "stock.onnx", Wanted())
     counted = words(tmp_path / "stock.onnx")
     found = [counted[w] for w in ("EmbedLayerNormalization", "Attention", "BiasGelu", "SkipLayerNormalization")]
     assert found == [1, 3, 3, 6]
@@ -66,20 +67,20 @@ def test_a_bert_has_the_kernels_that_upstream_counts(name, tmp_path):
 @pytest.mark.parametrize("name", ["onnx-bert-14-sdpa", "onnx-roberta-sequence", "onnx-bert-fp16", "tf2onnx-tf1"])
 def test_precisions_stay_near(name, precision, tmp_path):
     entry = zoo.get(name)
-    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", precision, "compute")
+    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted(precision, "compute"))
     assert worst(entry, tmp_path / "fused.onnx") < (0.1 if precision == "bf16" else 0.25)
 
 
 def test_stock_int8_stays_near(tmp_path):
     entry = zoo.get("onnx-bert-14-eager")
-    rewrite_stock(entry.make(), tmp_path / "stock.onnx", "int8")
+    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted("int8"))
     assert words(tmp_path / "stock.onnx")["MatMulNBits"] == 12
     assert worst(entry, tmp_path / "stock.onnx") < 0.25
 
 
 def test_inner_layers_that_are_outputs_stay_right(tmp_path):
     entry = zoo.get("onnx-bert-taps")
-    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", "fp32", "compute")
+    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted("fp32", "compute"))
     assert rewritten.cuts[0].taps == (0, 1)
     assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
 
@@ -91,7 +92,7 @@ def test_inner_layers_that_are_outputs_stay_right(tmp_path):
 )  # fmt: skip
 def test_hidden_positions_are_left_out_only_where_nobody_reads_them(name, padding, tmp_path):
     entry = zoo.get(name)
-    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", "fp32")
+    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted())
     assert rewritten.padding == (padding,)
     if name != "onnx-bert-token":  # whose hidden positions are zeros, which is allowed
         assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
@@ -105,7 +106,7 @@ def test_weights_beside_the_model_come_along(tmp_path):
         model, str(tmp_path / "from" / "model.onnx"), save_as_external_data=True, location="data", size_threshold=0
     )
     (tmp_path / "to").mkdir()
-    rewrite_onnx(tmp_path / "from" / "model.onnx", tmp_path / "to" / "model.onnx", "fp32", "compute")
+    rewrite_onnx(tmp_path / "from" / "model.onnx", tmp_path / "to" / "model.onnx", Wanted("fp32", "compute"))
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["model.onnx"]
     assert worst(entry, tmp_path / "to" / "model.onnx") <= entry.tolerance
 
@@ -115,7 +116,7 @@ def test_a_model_too_large_for_one_file_gets_two(tmp_path, monkeypatch):
 
     monkeypatch.setattr(onnx_write, "_LARGEST", 1000)
     entry = zoo.get("onnx-bert-17-eager")
-    rewrite_onnx(entry.make(), tmp_path / "model.onnx", "fp32", "compute")
+    rewrite_onnx(entry.make(), tmp_path / "model.onnx", Wanted("fp32", "compute"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     assert worst(entry, tmp_path / "model.onnx") <= entry.tolerance
 
@@ -171,3 +172,15 @@ def test_what_has_no_encoder_is_refused(tmp_path):
     with pytest.raises(UnsupportedError, match="no encoder was found"):
         fusebert.optimize(zoo.get("refuse-perceptron").make(), tmp_path / "out.onnx", "fp32")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "stock-onnxruntime"])
+def test_ids_and_masks_can_be_int32(target, tmp_path):
+    entry = zoo.get("onnx-bert-14-eager")
+    fusebert.optimize(entry.make(), tmp_path / "out.onnx", "fp32", target, int32=True)
+    running = session(tmp_path / "out.onnx")
+    assert {given.type for given in running.get_inputs()} == {"tensor(int32)"}
+    feeds = {name: array.astype(np.int32) for name, array in entry.inputs("right").items()}
+    for got, want in zip(running.run(None, feeds), entry.outputs("right").values(), strict=True):
+        seen = entry.inputs("right")["attention_mask"].astype(bool) if want.ndim == 3 else slice(None)
+        assert np.abs(got - want)[seen].max() < 1e-4

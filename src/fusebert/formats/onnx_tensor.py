@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import UnsupportedError
-from fusebert.formats.schema import messages
 from fusebert.graph import Array
 
 _TYPES = {
@@ -19,6 +18,8 @@ _TYPES = {
 
 @cache
 def _tensor() -> Any:
+    from fusebert.formats.schema import messages
+
     schema = "Tensor: 1 dims int64*, 2 data_type int32, 8 name string, 9 raw_data bytes"
     return messages("fusebert.onnx_tensor", schema)["Tensor"]
 

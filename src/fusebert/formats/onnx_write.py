@@ -40,15 +40,18 @@ def rewrite(
     groups: Sequence[Sequence[NewNode]],
     weights: Mapping[str, Array],
     opsets: Mapping[str, int],
+    int32_inputs: Sequence[str] = (),
 ) -> None:
     """Writes `source` to `out` with groups of nodes instead of those that made their outputs, and without what nothing
-    needs any more. Files over 2 GB get their weights in a second file beside them."""
+    needs any more.
+    `int32_inputs` become int32 where they are int64. Files over 2 GB get their weights in a second file beside."""
     editing = _Editing(source)
     for group in groups:
         editing.put(group)
     for name, array in weights.items():
         editing.add_weight(name, array)
     editing.prune()
+    editing.narrow(int32_inputs)
     for domain, version in opsets.items():
         if all(entry.domain != domain for entry in editing.model.opset_import):
             editing.model.opset_import.add(domain=domain, version=version)
@@ -112,6 +115,22 @@ class _Editing:
                 if items[i].name not in names:
                     del items[i]
 
+    def narrow(self, names: Sequence[str]) -> None:
+        """Makes int64 inputs int32; whoever reads them gets a cast, so that nothing else changes."""
+        for value in self._graph.input:
+            kind = value.type.tensor_type
+            if value.name not in names or kind.elem_type != _ELEMENT_TYPES["int64"]:
+                continue
+            kind.elem_type = _ELEMENT_TYPES["int32"]
+            wide = f"{value.name}.int64"
+            for node in self._graph.node:
+                _replace_inputs(node, value.name, wide)
+            cast = type(self._graph.node[0])(op_type="Cast", name=f"{wide}.Cast")
+            cast.input.append(value.name)
+            cast.output.append(wide)
+            _set(cast.attribute.add(name="to"), _ELEMENT_TYPES["int64"])
+            self._graph.node.insert(0, cast)
+
     def save(self, out: Path) -> None:
         """Writes the file whole, or not at all."""
         tensors = list(_tensors(self._graph))
@@ -172,6 +191,16 @@ def _set(attribute: Any, value: Any) -> None:
     else:
         attribute.type = 6
         attribute.floats.extend(value)
+
+
+def _replace_inputs(node: Any, old: str, new: str) -> None:
+    for i, name in enumerate(node.input):
+        if name == old:
+            node.input[i] = new
+    for attribute in node.attribute:
+        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            for inner in graph.node:
+                _replace_inputs(inner, old, new)
 
 
 def _reads(node: Any) -> Iterator[str]:

@@ -55,14 +55,16 @@ def _sorted(before: dict[int, list[int]], graph: Graph) -> Iterator[int]:
                 path[earlier] = iter(before[earlier])
 
 
-def _reads(node: Node) -> Iterator[str]:
+def _reads(node: Node, depth: int = 0) -> Iterator[str]:
     """A node's inputs, and what its inner graphs take from outside."""
+    if depth > _DEEPEST_CALL:
+        raise FusebertError(f"node {node.name} ({node.word}) is inside more than {_DEEPEST_CALL} inner graphs")
     yield from node.inputs
     for value in node.attributes.values():
         for inner in value if isinstance(value, tuple) else (value,):
             if isinstance(inner, Graph):
                 made = _local(inner)
-                yield from (t for n in inner.nodes for t in _reads(n) if t not in made)
+                yield from (t for n in inner.nodes for t in _reads(n, depth + 1) if t not in made)
                 yield from (t for t in inner.outputs if t not in made)
 
 

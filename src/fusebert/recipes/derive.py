@@ -1,5 +1,5 @@
-"""Derive: a Pattern and the model it is from -> the node definition that takes its place, told by the finder: which input
-is the embeddings, which the mask, which weight is which, and what the encoder's settings are."""
+"""Derive: a Pattern and the model it is from -> the node definition that takes its place, told by the finder: which
+input is the embeddings, which the mask, which weight is which, and what the encoder's settings are."""
 
 from __future__ import annotations
 
@@ -27,7 +27,17 @@ from fusebert.recipes.scope import Edge
 NAME = "fused_bert"
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
-_BOOLEAN = frozenset("Equal NotEqual Less LessEqual Greater GreaterEqual LogicalAnd LogicalOr LogicalNot".split())
+_BOOLEAN = (
+    "Equal",
+    "NotEqual",
+    "Less",
+    "LessEqual",
+    "Greater",
+    "GreaterEqual",
+    "LogicalAnd",
+    "LogicalOr",
+    "LogicalNot",
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,9 @@ class _Derivation:
                 if self._layout(tensor, value) is flat:
                     return number, edge
         shape = "(batch * length, hidden)" if flat else "(batch, length, hidden)"
-        raise UnsupportedError(f"no input of the pattern is what goes into the encoder ({self._found.input}) as {shape}")
+        raise UnsupportedError(
+            f"no input of the pattern is what goes into the encoder ({self._found.input}) as {shape}"
+        )
 
     def _weights(self, number: int) -> Iterator[Edge]:
         sources = self._found.weights[number]
@@ -170,8 +182,8 @@ class _Derivation:
                 if edge is None:
                     known = f" ({source.name})" if source is not None else ""
                     raise UnsupportedError(
-                        f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes it; "
-                        "use fusebert optimize, which makes constants where they are missing"
+                        f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes "
+                        "it; use fusebert optimize, which makes constants where they are missing"
                     )
                 yield edge
 
@@ -195,7 +207,9 @@ class _Derivation:
         """The input that is the mask, whether it is added as it is, and what it adds to scores that it hides."""
         added = layer.holes["mask"]
         if added is None:
-            raise UnsupportedError("the encoder has no mask, which the node needs; use fusebert optimize, which makes one")
+            raise UnsupportedError(
+                "the encoder has no mask, which the node needs; use fusebert optimize, which makes one"
+            )
         shown = [self._computed(self._raised.graph, added, i) for i in (0, 1)]
         hidden = {float(array[array <= _HIDDEN].max()) for array in shown if (array <= _HIDDEN).any()}
         additive = None
@@ -210,7 +224,8 @@ class _Derivation:
         if additive is not None:
             return additive, True, None
         raise UnsupportedError(
-            "no input of the pattern is the mask: put a barrier where it is ones and zeros, or where it is added to scores"
+            "no input of the pattern is the mask: put a barrier where it is ones and zeros, or where it is added to "
+            "the scores"
         )
 
     def _computed(self, graph: Graph, tensor: str, probe: int) -> Array:

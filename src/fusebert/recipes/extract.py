@@ -122,7 +122,8 @@ class _Walk:
             raise FusebertError(f"{name} ({node.op}), read by {reader}, is a call: make it a barrier{inner}")
         if not node.inputs:
             raise FusebertError(
-                f"{name} ({node.op}), read by {reader}, is where the graph begins, and no barrier: add -b {name} or -B {node.op}"
+                f"{name} ({node.op}), read by {reader}, is where the graph begins, and no barrier: "
+                f"add -b {name} or -B {node.op}"
             )
         return node
 
@@ -142,7 +143,9 @@ def _source(graphs: Graphs, scope: Scope, name: str) -> Any:
         made.attr.extend(entry for entry in node.message.attr if entry.key in _TYPE_ATTRIBUTES)
         return made
     made.op = "Const"
-    made.attr.extend(entry for entry in describe_constant(graphs, constant).attr if entry.key in ("dtype", "value", DIGEST))
+    made.attr.extend(
+        entry for entry in describe_constant(graphs, constant).attr if entry.key in ("dtype", "value", DIGEST)
+    )
     return made
 
 

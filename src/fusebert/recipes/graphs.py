@@ -1,5 +1,5 @@
-"""A TensorFlow model file as messages that can be edited and written back: a SavedModel folder, its saved_model.pb alone,
-or a frozen graph; binary or text. Large weights stay in the file and are put back when it is written."""
+"""A TensorFlow model file as messages that can be edited and written back: a SavedModel folder, its saved_model.pb
+alone, or a frozen graph; binary or text. Large weights stay in the file and are put back when it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fusebert.formats import onnx
 from fusebert.formats.tensorflow import GRAMMAR, is_saved_model, message, parse
 from fusebert.formats.tensorflow_write import copy_rest
 from fusebert.formats.wire import Payload, fill
-from fusebert.recipes.scope import Scope, function_scope, main_scope
+from fusebert.recipes.scope import Scope, function_scope, main_scope, near
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,6 @@ class Graphs:
             if one.signature.name == function:
                 return function_scope(one)
         names = [one.signature.name for one in meta.graph_def.library.function]
-        from fusebert.recipes.scope import near
-
         raise FusebertError(f"{self.file} has no function {function!r}{near(function, names)}")
 
     def whole(self, node: Any) -> Any:

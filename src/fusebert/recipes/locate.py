@@ -29,8 +29,8 @@ _STEPS = 40  # times the pattern's nodes: then a candidate is given up
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A place: pattern node -> node, pattern tensor -> tensor, and nodes that go with them: those that pass on what they
-    are given, and shape arithmetic that nobody reads."""
+    """A place: pattern node -> node, pattern tensor -> tensor, and nodes that go with them: those that pass on what
+    they are given, and shape arithmetic that nobody reads."""
 
     scope: Scope = field(repr=False)
     nodes: Mapping[str, str]
@@ -62,7 +62,7 @@ class Refusal:
 
 
 class Pattern:
-    """A Pattern message, indexed. `free` are inputs whose constants do not count, because a recipe's node reads them."""
+    """A Pattern message, indexed. `free` are inputs whose constants do not count, as a recipe's node reads them."""
 
     def __init__(self, message: Any, free: Iterable[str] = ()) -> None:
         self.nodes = read_nodes((*message.seed_nodes, *message.internal_nodes), "the pattern")
@@ -146,16 +146,15 @@ class Locator:
         """The candidate that matched most."""
         return max(self.refused, key=lambda one: one.matched, default=None)
 
-    def _candidate(
-        self, scope: Scope, root: str, node: Node, taken: set[str], protect: bool
-    ) -> Occurrence | Refusal:
+    def _candidate(self, scope: Scope, root: str, node: Node, taken: set[str], protect: bool) -> Occurrence | Refusal:
         walk = _Walk(self, scope, taken)
         result = walk.run(root, node)
         if isinstance(result, Occurrence) and protect:
             judged = _judged(self.pattern, result)
-            if not isinstance(judged, Occurrence):
-                judged = Refusal(scope.where, node.name, len(result.nodes), len(self.pattern.nodes), *judged)
-            result = judged
+            if isinstance(judged, Occurrence):
+                result = judged
+            else:
+                result = Refusal(scope.where, node.name, len(result.nodes), len(self.pattern.nodes), *judged)
         if isinstance(result, Refusal):
             self.refused.append(result)
         return result
@@ -250,7 +249,9 @@ class _Walk:
             if agenda is None:
                 following = next((one for one in pattern.roots if one not in self.nodes), None)
                 if following is None:
-                    return Occurrence(self.scope, dict(self.nodes), dict(self.inputs), frozenset(self.passed), frozenset())
+                    return Occurrence(
+                        self.scope, dict(self.nodes), dict(self.inputs), frozenset(self.passed), frozenset()
+                    )
                 op = pattern.nodes[following].op
                 for other in reversed([n for n in self.scope.nodes.values() if n.op == op and n.name not in self.back]):
                     start: _Agenda = (Edge(following, index=_ANY), Edge(other.name, index=_ANY), None)
@@ -414,7 +415,11 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
             if reader.name not in inside | unread:
                 chain = _useless(scope, reader)
                 if chain is None:
-                    return named.get(name, ""), name, f"{reader.name} ({reader.op}), outside the pattern, reads {edge.text}"
+                    return (
+                        named.get(name, ""),
+                        name,
+                        f"{reader.name} ({reader.op}), outside the pattern, reads {edge.text}",
+                    )
                 unread |= chain
     for name, seed in seeds.items():
         for reader, edge in scope.readers.get(name, ()):
@@ -427,8 +432,8 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
 
 def _useless(scope: Scope, node: Node) -> set[str] | None:
     """Shape arithmetic that nobody reads, beginning with a node; None if it is read or does something. In a main graph
-    somebody may ask for a result by its name, but hardly for a shape."""
-    if not scope.function and node.op not in ("Shape", "ShapeN", "Size", "Rank"):
+    without signatures somebody may ask for a result by its name, but hardly for a shape."""
+    if not scope.returns and node.op not in ("Shape", "ShapeN", "Size", "Rank"):
         return None
     found: set[str] = set()
     waiting = [node]

@@ -1,5 +1,5 @@
-"""Meaning: which attributes and operations change what a graph computes, so that a pattern is only found where it is the
-same computation; and the rules of the op `Bert`, by which node definitions are checked without running anything."""
+"""Meaning: which attributes and operations change what a graph computes, so that a pattern is only found where it is
+the same computation; and the rules of the op `Bert`, by which node definitions are checked without running anything."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from fusebert.formats.tensorflow import tensor_value
 from fusebert.formats.tf_types import dtype_name
 from fusebert.recipes.scope import Node, read_nodes
 
-COMMUTATIVE = frozenset(
-    "Add AddV2 Mul Maximum Minimum LogicalAnd LogicalOr Equal NotEqual SquaredDifference BitwiseAnd BitwiseOr".split()
-)
+COMMUTATIVE = frozenset((
+    "Add", "AddV2", "Mul", "Maximum", "Minimum", "LogicalAnd", "LogicalOr", "Equal", "NotEqual", "SquaredDifference",
+    "BitwiseAnd", "BitwiseOr",
+))  # fmt: skip
 QUIET = frozenset(("Identity", "StopGradient", "Snapshot", "PreventGradient"))  # give what they are given
-SHAPES = frozenset(  # compute no more than shapes: unread, they are of no use
-    "Shape ShapeN Size Rank StridedSlice Slice Pack Unpack Prod GatherV2 ConcatV2 Cast Reshape Squeeze ExpandDims Const "
-    "Mul Add AddV2 Sub Range".split()
-)
-WEIGHTS = frozenset("Const ReadVariableOp VariableV2 Variable VarHandleOp".split())
+SHAPES = frozenset((  # compute shapes, or lay out what is there: of no use where nobody reads them
+    "Shape", "ShapeN", "Size", "Rank", "StridedSlice", "Slice", "Pack", "Unpack", "Prod", "GatherV2", "ConcatV2",
+    "Cast", "Reshape", "Squeeze", "ExpandDims", "Const", "Mul", "Add", "AddV2", "Sub", "Range",
+))  # fmt: skip
+WEIGHTS = frozenset(["Const", "ReadVariableOp", "VariableV2", "Variable", "VarHandleOp"])
 _INT32, _FLOAT = 3, 1
 _DEFAULTS: dict[str, Any] = {  # what attributes are where they are left out
     **dict.fromkeys(("transpose_a", "transpose_b", "adj_x", "adj_y", "grad_a", "grad_b", "grad_x", "grad_y"), False),
     **dict.fromkeys(("a_is_sparse", "b_is_sparse", "keep_dims", "Truncate", "exclusive", "reverse"), False),
     **dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0),
     **dict.fromkeys(("batch_dims", "axis"), 0),
-    **dict.fromkeys(("Tidx", "Tperm", "Tshape", "Tdim", "Tpaxis", "index_type", "out_type", "Tmultiples", "Tlen"), _INT32),
+    **dict.fromkeys(("Tidx", "Tperm", "Tshape", "Tdim", "Tpaxis", "index_type", "out_type", "Tmultiples"), _INT32),
     "data_format": b"NHWC", "squeeze_dims": (), "validate_indices": True, "approximate": False,
     "incompatible_shape_error": True,
 }  # fmt: skip
@@ -47,7 +48,9 @@ def difference(first: Node, second: Node, ignored: frozenset[str], asked: frozen
     for key in sorted({*ours, *theirs}):
         a, b = ours.get(key), theirs.get(key)
         if a is not None and b is not None:
-            if a.SerializeToString(deterministic=True) != b.SerializeToString(deterministic=True) and plain(a) != plain(b):
+            if a.SerializeToString(deterministic=True) != b.SerializeToString(deterministic=True) and plain(a) != plain(
+                b
+            ):
                 return f"attribute {key} is {_shown(b)}, not {_shown(a)}"
         else:
             given = a if a is not None else b
@@ -112,7 +115,7 @@ _AT_LEAST = {"NumThreads": 0, "NumHiddenStates": 0, "NumWeights": PER_LAYER}
 
 
 def settings_of(node: Any) -> dict[str, Any]:
-    """The attributes of a Bert node with their defaults. Raises where one is unknown, of the wrong kind, or not allowed."""
+    """The attributes of a Bert node with their defaults. Raises where one is unknown or not allowed."""
     found: dict[str, Any] = {}
     for entry in node.attr:
         if entry.key.startswith("_"):
@@ -133,7 +136,13 @@ def settings_of(node: Any) -> dict[str, Any]:
 
 
 def _allowed(kind: str, value: Any) -> str:
-    return dtype_name(value) if kind == "type" and value != TYPES["qint8"] else "qint8" if kind == "type" else value.decode()
+    return (
+        dtype_name(value)
+        if kind == "type" and value != TYPES["qint8"]
+        else "qint8"
+        if kind == "type"
+        else value.decode()
+    )
 
 
 def check_node(node: Any) -> dict[str, Any]:
@@ -148,13 +157,14 @@ def check_node(node: Any) -> dict[str, Any]:
             raise FusebertError(f"{node.name} has no attribute {key}")
     if settings["NumWeights"] != weights:
         raise FusebertError(
-            f"{node.name}: NumWeights is {settings['NumWeights']}, but the node has {weights} weights, which is {layers} layers"
+            f"{node.name}: NumWeights is {settings['NumWeights']}, but the node has {weights} weights, {layers} layers"
         )
     if node.op == "BertHiddenStates" and settings["NumHiddenStates"] != layers:
         raise FusebertError(f"{node.name}: NumHiddenStates must be the number of layers, {layers}")
     if settings["HiddenSize"] % settings["NumAttentionHeads"]:
         raise FusebertError(
-            f"{node.name}: HiddenSize {settings['HiddenSize']} cannot be shared by {settings['NumAttentionHeads']} heads"
+            f"{node.name}: HiddenSize {settings['HiddenSize']} cannot be shared by "
+            f"{settings['NumAttentionHeads']} heads"
         )
     for key in ("LayerNormEpsilon", "AttentionScale", "MaskValue"):
         if not math.isfinite(settings[key]) or (key == "LayerNormEpsilon" and settings[key] < 0):
@@ -164,7 +174,10 @@ def check_node(node: Any) -> dict[str, Any]:
 
 
 def _check_precision(node: Any, settings: Mapping[str, Any], layers: int) -> None:
-    int8, bf16 = settings["QuantizableDataType"] == TYPES["qint8"], settings["NonQuantizableDataType"] == TYPES["bfloat16"]
+    int8, bf16 = (
+        settings["QuantizableDataType"] == TYPES["qint8"],
+        settings["NonQuantizableDataType"] == TYPES["bfloat16"],
+    )
     path, factors, scales = (settings[k] for k in ("QuantizationFactorsPath", "QuantizationFactors", "InputScales"))
     if settings["CalibrateQuantFactors"]:
         if int8 or bf16:
@@ -176,12 +189,14 @@ def _check_precision(node: Any, settings: Mapping[str, Any], layers: int) -> Non
     if factors and path:
         raise FusebertError(f"{node.name}: give QuantizationFactors or QuantizationFactorsPath, not both")
     if factors and len(factors) != 8 * layers:
-        raise FusebertError(f"{node.name}: QuantizationFactors hold {len(factors)} numbers; {layers} layers need {8 * layers}")
+        raise FusebertError(
+            f"{node.name}: QuantizationFactors hold {len(factors)} numbers; {layers} layers need {8 * layers}"
+        )
     if not scales:
         return
     if factors or path:
         raise FusebertError(
-            f"{node.name}: it has InputScales, which need no quantisation factors; give none, or remove them with --reset"
+            f"{node.name}: it has InputScales, which need no quantisation factors; give none, or begin with --reset"
         )
     wanted = 2 * layers * settings["HiddenSize"]
     if len(scales) != wanted:
@@ -189,7 +204,7 @@ def _check_precision(node: Any, settings: Mapping[str, Any], layers: int) -> Non
 
 
 def contradictions(pattern: Any, node: Any) -> Iterator[str]:
-    """Where a Bert node does not compute what a pattern does: its activation and epsilon, as far as they can be seen."""
+    """Where a Bert node does not compute what a pattern does: activation and epsilon, as far as they can be seen."""
     if node.op not in OPS:
         return
     settings = settings_of(node)

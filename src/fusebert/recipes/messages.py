@@ -1,5 +1,6 @@
-"""Pattern, Recipe and NodeDef files: text or binary, told by content. The messages are those of the earlier tools (proto3,
-package model_modifier) with more fields: what stands at a pattern's inputs, and which output takes which seed's place."""
+"""Pattern, Recipe and NodeDef files: text or binary, told by content. The messages are those of the earlier tools
+(proto3, package model_modifier) with more fields: what stands at a pattern's inputs, and which output takes which
+seed's place."""
 
 from __future__ import annotations
 

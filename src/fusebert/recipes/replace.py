@@ -15,12 +15,14 @@ from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.locate import Locator, Occurrence, Pattern
 from fusebert.recipes.meaning import OPS, check_node, contradictions
 from fusebert.recipes.messages import load
-from fusebert.recipes.scope import Edge, Node, Scope
+from fusebert.recipes.scope import Edge, Node, Scope, near
 from fusebert.report import Report, Table
 
 _FLOAT = 1
-_SEVERAL_OUTPUTS = {"Bert": "encoded"}  # what the output is called inside functions
-_STAYS = frozenset("Placeholder PlaceholderWithDefault VarHandleOp VariableV2 Variable".split())  # may be asked for by name
+_OUTPUT_NAMES = {"Bert": "encoded"}  # what the output is called inside functions
+_STAYS = frozenset(
+    ["Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable"]
+)  # may be asked for by name
 
 
 class NotFoundError(FusebertError):
@@ -85,7 +87,9 @@ def replace_pattern(
     graphs.write(out)
     tables = [Table("replaced", ("where", "node", "nodes_before", "inputs", "dead_nodes"), tuple(done.rows))]
     if explain:
-        rows = tuple((one.where, one.seed, f"{one.matched} of {one.of}", one.node, one.reason) for one in _others(locator))
+        rows = tuple(
+            (one.where, one.seed, f"{one.matched} of {one.of}", one.node, one.reason) for one in _others(locator)
+        )
         tables.append(Table("not_replaced", ("where", "candidate", "matched", "stopped_at", "reason"), rows))
     facts = {"recipe": str(recipe), "occurrences": len(done.rows)}
     return Report(f"{path} -> {out}", facts, tuple(tables), tuple(done.notes))
@@ -99,7 +103,9 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
         raise FusebertError(f"{path}: {target.name} ({target.op}) has no inputs")
     for name in target.input:
         if Edge.of(name.removeprefix("^")).node not in names:
-            raise FusebertError(f"{path}: {target.name} reads {name!r}, which is no input of the pattern{_like(name, names)}")
+            raise FusebertError(
+                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{near(name, names)}"
+            )
     if target.op in OPS:
         check_node(target)
     for problem in contradictions(recipe.source_pattern, target):
@@ -111,15 +117,11 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
     read = {Edge.of(name).node for name in target.input}
     weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
     if weights:
-        notes.append(f"{target.name} does not read {len(weights)} variables that the pattern reads, such as {weights[0]}.")
+        notes.append(
+            f"{target.name} does not read {len(weights)} variables that the pattern reads, such as {weights[0]}."
+        )
     outputs_of(recipe, pattern, False)
     return notes
-
-
-def _like(name: str, names: Iterable[str]) -> str:
-    from fusebert.recipes.scope import near
-
-    return near(name, names)
 
 
 def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
@@ -127,7 +129,7 @@ def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Ou
     given = {one.seed: Output(one.name, one.index, one.number) for one in recipe.outputs}
     target = recipe.target_node
     if not given and len(pattern.seeds) == 1:
-        given = {pattern.seeds[0]: Output(_SEVERAL_OUTPUTS.get(target.op, ""), 0, 0)}
+        given = {pattern.seeds[0]: Output(_OUTPUT_NAMES.get(target.op, ""), 0, 0)}
     for seed in pattern.seeds:
         if seed not in given:
             raise FusebertError(f"the recipe does not say which output of {target.name} takes the place of {seed}")
@@ -141,7 +143,11 @@ def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Ou
 
 def _nearest(locator: Locator) -> str:
     nearest = locator.nearest()
-    return str(nearest) if nearest is not None else f"nothing: no node is a {locator.pattern.nodes[locator.pattern.roots[0]].op}"
+    return (
+        str(nearest)
+        if nearest is not None
+        else f"nothing: no node is a {locator.pattern.nodes[locator.pattern.roots[0]].op}"
+    )
 
 
 def _others(locator: Locator) -> list[Any]:
@@ -185,8 +191,8 @@ def _verify(graphs: Graphs, path: Path, out: Path) -> str:
         if not same.same:
             worst = max(same, key=lambda one: one.worst_error)
             raise DifferentError(
-                f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of its scale; "
-                "nothing was written"
+                f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of "
+                "its scale; nothing was written"
             )
     return "Compared with the original, both run by TensorFlow: the answers are the same within tolerance."
 
@@ -203,7 +209,7 @@ class Replacing:
         scope, messages = self._scope, self._scope.messages
         inside: dict[str, str] = {}  # node that goes -> the new one
         instead: dict[str, str] = {}  # seed -> tensor that takes its place
-        names = []
+        names: list[str] = []
         for place in places:
             name = self._free_name([*scope.nodes, *scope.arguments, *names])
             names.append(name)
@@ -216,12 +222,17 @@ class Replacing:
         if not scope.function:  # somebody may ask for a seed by its name
             gone -= set(instead)
             for seed in instead:
-                self._rename(scope.nodes[seed], instead[seed], inside)
+                self._rename(scope.nodes[seed], instead[seed])
         self._rewire(inside, instead, gone)
         dead = self._dead(gone)
         _remove(messages, gone | dead)
         self._forget(gone | dead)
         for place, name in zip(places, names, strict=True):
+            if place.unread:
+                some = ", ".join(sorted(place.unread)[:3])
+                done.notes.append(
+                    f"{len(place.unread)} nodes that read what is gone, and that nobody reads, went too: {some}."
+                )
             done.rows.append((scope.where, name, len(place.inside), len(self._recipe.target_node.input), len(dead)))
 
     def _free_name(self, taken: Iterable[str]) -> str:
@@ -248,7 +259,7 @@ class Replacing:
             if shapes is not None and kept:
                 kept[0].value.CopyFrom(shapes)
 
-    def _rename(self, node: Node, made: str, inside: Mapping[str, str]) -> None:
+    def _rename(self, node: Node, made: str) -> None:
         """The seed becomes a name for what is made instead."""
         kind = node.attribute("T")
         shapes = node.attribute("_output_shapes")
@@ -341,7 +352,9 @@ def _bound(inputs: Mapping[Edge, Edge], text: str) -> str:
         found for edge, found in inputs.items() if edge.node == wanted.node
     ]
     if len(set(fitting)) != 1:
-        raise FusebertError(f"{text!r} of the recipe's node can be any of {', '.join(e.text for e in fitting) or 'none'}")
+        raise FusebertError(
+            f"{text!r} of the recipe's node can be any of {', '.join(e.text for e in fitting) or 'none'}"
+        )
     return f"^{fitting[0].node}" if text.startswith("^") else fitting[0].text
 
 

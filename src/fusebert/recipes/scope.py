@@ -75,8 +75,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Scope:
-    """`function` is "" for a main graph; `arguments` are a function's, with their types. `kept` tells why a node may not
-    go away; `messages` and `definition` are what is edited."""
+    """`function` is "" for a main graph; `arguments` are a function's, with their types. `kept` tells why a node may
+    not go away; `messages` and `definition` are what is edited."""
 
     function: str
     nodes: Mapping[str, Node]
@@ -88,6 +88,11 @@ class Scope:
     definition: Any = field(repr=False)
 
     @property
+    def returns(self) -> bool:
+        """Whether it says what comes out of it; a main graph without signatures does not."""
+        return bool(self.function) or any("signature" in why for why in self.kept.values())
+
+    @property
     def where(self) -> str:
         """For people."""
         return self.function or "main graph"
@@ -95,9 +100,7 @@ class Scope:
     def check_name(self, name: str, what: str) -> None:
         """Refuses a name that no node has, with those that are like it."""
         if name not in self.nodes and name not in self.arguments:
-            raise FusebertError(
-                f"{what} {name!r} is not in {self.where}{near(name, [*self.nodes, *self.arguments])}"
-            )
+            raise FusebertError(f"{what} {name!r} is not in {self.where}{near(name, [*self.nodes, *self.arguments])}")
 
 
 def near(name: str, names: Iterable[str]) -> str:
@@ -153,7 +156,8 @@ def function_scope(function: Any) -> Scope:
 
 
 def _scope(
-    function: str, nodes: dict[str, Node], arguments: dict[str, int], kept: dict[str, str], messages: Any, definition: Any
+    function: str, nodes: dict[str, Node], arguments: dict[str, int], kept: dict[str, str], messages: Any,
+    definition: Any,
 ) -> Scope:  # fmt: skip
     readers: dict[str, list[tuple[Node, Edge]]] = {}
     waiting: dict[str, list[Node]] = {}

@@ -19,24 +19,22 @@ from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, embedded
 from fusebert.match.find import Finding
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places, packed_encoder, settle_ranges
+from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places, packed_encoder, settle_ranges
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
 
 
-def rewrite_onnx(
-    source: Path, out: Path, precision: str, padding: str = "auto", threads: int | None = None, ranges: Any = None
-) -> Rewritten:
-    """Writes `source` to `out` with a fused operator for every encoder; `ranges` of its inputs make int8 static."""
+def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
+    """Writes `source` to `out` with a fused operator for every encoder."""
     finding, cuts = find_places(source, read(source))
-    fixed = settle_ranges(finding, ranges)
-    chosen = tuple(choose_padding(found, padding) for found in finding.encoders)
+    fixed, precision = settle_ranges(finding, wanted.ranges), wanted.precision
+    chosen = tuple(choose_padding(found, wanted.padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
-        encoder = packed_encoder(finding, place.found, precision, threads, fixed)
+        encoder = packed_encoder(finding, place.found, precision, wanted.threads, fixed)
         name = f"fused_encoder_{number}"
         tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, precision.startswith("int8"))}
         weights |= tensors
@@ -47,21 +45,22 @@ def rewrite_onnx(
         inputs = (inner.rows, inner.mask, *tensors)
         fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)
         groups.append([*before, fused, *after])
-    rewrite(source, out, groups, weights, {_DOMAIN: _VERSION})
+    rewrite(source, out, groups, weights, {_DOMAIN: _VERSION}, _whole_inputs(finding) if wanted.int32 else ())
     return Rewritten(finding, cuts, chosen)
 
 
-def rewrite_stock(source: Path, out: Path, precision: str = "fp32", fast_gelu: bool = False) -> Rewritten:
+def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     """Writes `source` to `out` with ONNX Runtime's own fused kernels for every encoder, and for the embeddings where
     they are what its kernel computes."""
-    if precision not in ("fp32", "int8"):
-        raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {precision}")
+    if wanted.precision not in ("fp32", "int8"):
+        raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {wanted.precision}")
     graph = read(source)
     finding, cuts = find_places(source, graph)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
+    opset, int8 = graph.facts["opsets"]["ai.onnx"], wanted.precision == "int8"
     for number, place in enumerate(cuts):
-        stock = Stock(f"stock_encoder_{number}", graph.facts["opsets"]["ai.onnx"], precision == "int8", fast_gelu)
+        stock = Stock(f"stock_encoder_{number}", opset, int8, wanted.fast_gelu)
         inner, before, after = _in_floats(stock.name, place)
         stock_encoder(stock, inner, read_encoder(finding.raised, place.found), multi_head=False)
         groups.append([*before, *stock.nodes, *after])
@@ -69,12 +68,19 @@ def rewrite_stock(source: Path, out: Path, precision: str = "fp32", fast_gelu: b
     with suppress(UnsupportedError):  # then the embeddings stay as they are
         if any(place.dtype == "float16" for place in cuts):
             raise UnsupportedError("the stock kernel for embeddings makes floats")
-        stock = Stock("stock_embeddings", graph.facts["opsets"]["ai.onnx"])
+        stock = Stock("stock_embeddings", opset)
         _stock_embeddings(stock, finding)
         groups.append(stock.nodes)
         weights |= stock.weights
-    rewrite(source, out, groups, weights, {MICROSOFT: 1})
+    rewrite(source, out, groups, weights, {MICROSOFT: 1}, _whole_inputs(finding) if wanted.int32 else ())
     return Rewritten(finding, cuts, ("compute",) * len(cuts))
+
+
+def _whole_inputs(finding: Finding) -> tuple[str, ...]:
+    """The inputs that are ids, types or masks: whole numbers `[batch, length]`."""
+    types = finding.translated.types
+    shapes = {name: types[name].shape for name in finding.translated.inputs if name in types}
+    return tuple(name for name, shape in shapes.items() if shape is not None and len(shape) == 2)
 
 
 def _stock_embeddings(stock: Stock, finding: Finding) -> None:

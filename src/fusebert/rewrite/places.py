@@ -22,6 +22,19 @@ from fusebert.quantize import convert_encoder, smooth
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """How encoders are to be replaced. `ranges` of their inputs make int8 static; `fast_gelu` is for stock kernels: the
+    tanh GELU for every GELU; with `int32` an ONNX model's int64 ids and masks become int32."""
+
+    precision: str = "fp32"
+    padding: str = "auto"
+    threads: int | None = None
+    ranges: Any = None
+    fast_gelu: bool = False
+    int32: bool = False
+
+
+@dataclass(frozen=True)
 class Rewritten:
     """What was replaced, and what becomes of hidden positions in each place."""
 

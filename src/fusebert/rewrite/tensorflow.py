@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +19,42 @@ from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.layer import Match
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, choose_padding, find_places, settle_ranges, smoothed_encoder
+from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _TRANSPOSED = "transpose"
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
 
-def rewrite_tensorflow(
-    source: Path, out: Path, precision: str, padding: str = "auto", threads: int = 0, ranges: Any = None
-) -> Rewritten:
-    """Writes `source` to `out` with a `Bert` node for every encoder; `ranges` of its inputs make int8 static."""
+def rewrite_tensorflow(source: Path, out: Path, wanted: Wanted) -> Rewritten:
+    """Writes `source` to `out` with a `Bert` node for every encoder."""
     graph = read(source)
     finding, cuts = find_places(source, graph)
-    chosen = tuple(choose_padding(place.found, padding) for place in cuts)
-    fixed = settle_ranges(finding, ranges)
-    if fixed is not None and not precision.startswith("int8"):
-        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}")
+    chosen = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
+    settled = replace(wanted, ranges=settle_ranges(finding, wanted.ranges))
+    if settled.ranges is not None and not wanted.precision.startswith("int8"):
+        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {wanted.precision}")
     edits = [
-        _edit(graph, finding, place, number, precision, rows, threads, fixed)
+        _edit(graph, finding, place, number, rows, settled)
         for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True))
     ]
     rewrite(source, out, edits)
     return Rewritten(finding, cuts, chosen)
 
 
-def _edit(
-    graph: Graph, finding: Finding, place: Cut, number: int, precision: str, padding: str, threads: int,
-    ranges: Array | None,
-) -> Edit:  # fmt: skip
+def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str, wanted: Wanted) -> Edit:
     scope = _Scope(graph, finding, place)
     name = f"fused_bert_{number}"
     nodes: list[NewNode] = []
     weights = [tensor for i in range(len(place.found.layers)) for tensor in scope.weights(i, name, nodes)]
     mask, mask_type = scope.mask(name, nodes)
-    attributes = _attributes(place, precision, padding, threads)
+    attributes = _attributes(place, wanted.precision, padding, wanted.threads or 0)
     attributes |= {"MaskT": Type(mask_type), "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
     operation = "Bert"
-    if ranges is not None:
-        attributes["QuantizationFactors"] = [float(number) for number in ranges.ravel()]
-    elif precision.startswith("int8"):
-        attributes["InputScales"] = _input_scales(smoothed_encoder(finding, place.found, threads or None))
+    if wanted.ranges is not None:
+        attributes["QuantizationFactors"] = [float(number) for number in wanted.ranges.ravel()]
+    elif wanted.precision.startswith("int8"):
+        attributes["InputScales"] = _input_scales(smoothed_encoder(finding, place.found, wanted.threads))
     if place.taps:
         operation = "BertHiddenStates"
         attributes["NumHiddenStates"] = len(place.found.layers)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.factors import read_factors
 from fusebert.plan import PRECISIONS
 
 PADDING = ("auto", "skip", "compute")
@@ -67,6 +69,8 @@ def _flat(ranges: Any) -> tuple[float, ...]:
     import numpy as np
 
     try:
+        if isinstance(ranges, (str, Path)):  # a file that calibrate wrote
+            ranges = read_factors(Path(ranges))
         return tuple(map(float, np.asarray(ranges, np.float32).ravel()))
     except (TypeError, ValueError):
         raise FusebertError("ranges must be numbers") from None

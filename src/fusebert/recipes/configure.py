@@ -1,0 +1,233 @@
+"""Configure: a model -> the same with other attributes in every Bert node. The op's rules and the shapes of the weights
+are checked; nothing is run, and no other file is written."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError
+from fusebert.formats.tf_types import dtype_name
+from fusebert.graph import Graph, Node
+from fusebert.match.inline import inline
+from fusebert.read import read
+from fusebert.recipes.graphs import Graphs, open_graphs
+from fusebert.recipes.meaning import ATTRIBUTES, OPS, PER_LAYER, TYPES, check_node
+from fusebert.report import Report, Table
+
+# What the graph decides: there is one right value, so a reset keeps it.
+_OF_THE_GRAPH = ("MaskT", "NumWeights", "NumHiddenStates", "_output_shapes")
+# What may differ from encoder to encoder; all else is the same in every node.
+_OF_THE_ENCODER = frozenset((
+    *_OF_THE_GRAPH, "HiddenSize", "NumAttentionHeads", "IntermediateSize", "HiddenAct", "LayerNormEpsilon",
+    "AttentionScale", "AdditiveMask", "MaskValue", "InputScales", "QuantizationFactors", "Padding",
+))  # fmt: skip
+_PASSED_ON = ("ReadVariableOp", "Identity", "identity", "StopGradient", "Snapshot")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to set; None leaves an attribute as it is."""
+
+    mask_type: str | None = None
+    quantization: bool | None = None
+    bfloat16: bool | None = None
+    layers: int | None = None
+    hidden_size: int | None = None
+    num_attention_heads: int | None = None
+    intermediate_size: int | None = None
+    max_seq_len: int | None = None
+    activation: str | None = None
+    calibrate: bool | None = None
+    quant_factors_path: str | None = None
+    epsilon: float | None = None
+    padding: str | None = None
+    threads: int | None = None
+
+    def attributes(self) -> Iterator[tuple[str, Any]]:
+        """The attributes they are, with their values."""
+        if self.mask_type is not None:
+            if self.mask_type not in TYPES:
+                raise FusebertError(f"mask type {self.mask_type!r} is unknown; use int32, int64, float32 or bool")
+            yield "MaskT", TYPES[self.mask_type]
+        if self.quantization is not None:
+            yield "QuantizableDataType", TYPES["qint8" if self.quantization else "float32"]
+        if self.bfloat16 is not None:
+            yield "NonQuantizableDataType", TYPES["bfloat16" if self.bfloat16 else "float32"]
+        if self.layers is not None:
+            yield "NumWeights", PER_LAYER * self.layers
+        plain = {
+            "HiddenSize": self.hidden_size, "NumAttentionHeads": self.num_attention_heads,
+            "IntermediateSize": self.intermediate_size, "MaxSequenceLength": self.max_seq_len,
+            "HiddenAct": self.activation, "CalibrateQuantFactors": self.calibrate, "QuantizationFactorsPath": self.quant_factors_path,
+            "LayerNormEpsilon": self.epsilon, "Padding": self.padding, "NumThreads": self.threads,
+        }  # fmt: skip
+        yield from ((key, value) for key, value in plain.items() if value is not None)
+
+
+def configure_op(
+    path: str | Path, out: str | Path | None = None, settings: Settings | None = None, reset: bool = False
+) -> Report:
+    """Sets attributes of every Bert node of a model, in all of its graphs and functions; by default in place.
+
+    reset: forget all attributes first, but those that the graph decides."""
+    graphs = open_graphs(path)
+    changes = dict((settings or Settings()).attributes())
+    nodes = list(_nodes(graphs))
+    if not nodes:
+        raise FusebertError(f"{path}: there is no Bert node in it; put one there with replace-pattern or optimize")
+    notes: list[str] = []
+    for _, node in nodes:
+        if reset:
+            for i in reversed(range(len(node.attr))):
+                if node.attr[i].key not in _OF_THE_GRAPH:
+                    del node.attr[i]
+        for key, value in changes.items():
+            _set(node, key, value)
+    checked = [check_node(node) for _, node in nodes]
+    _check_same(nodes, checked)
+    notes += _check_factors(checked[0])
+    notes += _check_shapes(graphs, nodes, checked)
+    target = Path(out) if out is not None else graphs.file
+    graphs.write(target)
+    rows = [(where or "main graph", n.name, n.op, len(n.input) // PER_LAYER) for where, n in nodes]
+    attributes = [(key, _shown(key, value)) for key, value in sorted(checked[0].items()) if _is_shown(key, nodes[0][1])]
+    tables = (
+        Table("nodes", ("where", "node", "op", "layers"), tuple(rows)),
+        Table("attributes", ("attribute", "value"), tuple(attributes)),
+    )
+    if len(nodes) > 1:
+        notes.append(f"Attributes are those of {nodes[0][1].name}; sizes may differ in the others.")
+    return Report(
+        f"{path} -> {target}", {"nodes": len(nodes), "changed": ", ".join(sorted(changes))}, tables, tuple(notes)
+    )
+
+
+def _nodes(graphs: Graphs) -> Iterator[tuple[str, Any]]:
+    """Every Bert node, with the function it is in."""
+    for meta in graphs.metas:
+        yield from (("", node) for node in meta.graph_def.node if node.op in OPS)
+        for function in meta.graph_def.library.function:
+            yield from ((function.signature.name, node) for node in function.node_def if node.op in OPS)
+
+
+def _set(node: Any, key: str, value: Any) -> None:
+    kind = ATTRIBUTES[key][0]
+    entry = next((entry for entry in node.attr if entry.key == key), None)
+    if entry is None:
+        entry = node.attr.add(key=key)
+    entry.value.Clear()
+    setattr(entry.value, kind, value.encode() if kind == "s" else value)
+
+
+def _check_same(nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> None:
+    for (_, node), settings in zip(nodes, checked, strict=True):
+        for key, value in settings.items():
+            if key not in _OF_THE_ENCODER and value != checked[0][key]:
+                raise FusebertError(
+                    f"{key} is {_shown(key, value)} in {node.name}, but {_shown(key, checked[0][key])} in "
+                    f"{nodes[0][1].name}; set it, or begin anew with --reset"
+                )
+
+
+def _check_factors(settings: Mapping[str, Any]) -> list[str]:
+    """Looks at the file that 8-bit products would read; only looks."""
+    name = settings["QuantizationFactorsPath"].decode()
+    if settings["QuantizableDataType"] != TYPES["qint8"] or not name:
+        return []
+    path, wanted = Path(name), 8 * settings["NumWeights"] // PER_LAYER
+    if not path.is_file():
+        return [f"{name} is not there; it must be where the model runs."]
+    try:
+        numbers = [float(word) for word in path.read_text().split()[:wanted]]
+    except (OSError, ValueError) as error:
+        raise FusebertError(f"{name} is not a file of quantisation factors: {error}") from None
+    if len(numbers) < wanted:
+        raise FusebertError(f"{name} has {len(numbers)} numbers; {wanted // 8} layers need {wanted}")
+    for low, high in zip(numbers[::2], numbers[1::2], strict=True):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise FusebertError(f"{name}: a range goes from {low:g} to {high:g}")
+    return []
+
+
+def _is_shown(key: str, node: Any) -> bool:
+    """Whether an attribute is the node's own, or one that people ask for."""
+    return any(entry.key == key for entry in node.attr) or ATTRIBUTES[key][1] not in ((), b"", 0)
+
+
+def _shown(key: str, value: Any) -> str:
+    if ATTRIBUTES[key][0] == "type" and value is not None:
+        return "qint8" if value == TYPES["qint8"] else dtype_name(value)
+    if isinstance(value, tuple):
+        return f"{len(value)} numbers"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _check_shapes(graphs: Graphs, nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
+    """Holds the sizes against the weights, as far as their shapes can be known without running anything."""
+    settings = {(where, node.name): one for (where, node), one in zip(nodes, checked, strict=True)}
+    flat = _flat(graphs) or Graph((), (), (), {})
+    makers = {name: node for node in flat.nodes for name in node.outputs}
+    seen = 0
+    for node in flat.nodes:
+        one = settings.get((node.function, node.name))
+        if node.word not in OPS or one is None:
+            continue
+        for number, tensor in enumerate(node.inputs[2 : 2 + one["NumWeights"]]):
+            shape = _shape(flat, makers, tensor)
+            allowed = _allowed(one, number % PER_LAYER)
+            if shape is not None and shape not in allowed:
+                raise FusebertError(
+                    f"{node.name}: weight {number % PER_LAYER} of layer {number // PER_LAYER} ({tensor}) is "
+                    f"{_sizes(shape)}, but the attributes say {' or '.join(map(_sizes, allowed))}"
+                )
+            seen += shape is not None
+    return [] if seen else ["The sizes could not be held against the weights, whose shapes are not known here."]
+
+
+def _flat(graphs: Graphs) -> Graph | None:
+    """The graph without functions, whose weights have shapes."""
+    try:
+        if graphs.kind == "GraphDef" or graphs.file.name == "saved_model.pb":
+            return inline(read(graphs.file if graphs.kind == "GraphDef" else graphs.file.parent))
+        with tempfile.TemporaryDirectory() as made:  # a saved_model.pb of another name, beside its variables
+            folder = Path(made)
+            (folder / f"saved_model{graphs.file.suffix}").symlink_to(graphs.file.resolve())
+            if graphs.folder is not None:
+                (folder / "variables").symlink_to((graphs.folder / "variables").resolve())
+            return inline(read(folder))
+    except FusebertError:
+        return None
+
+
+def _shape(graph: Graph, makers: Mapping[str, Node], tensor: str) -> tuple[int, ...] | None:
+    for _ in range(64):
+        if tensor in graph.weights:
+            return graph.weights[tensor].shape
+        node = makers.get(tensor)
+        if node is None or node.word not in _PASSED_ON:
+            return None
+        tensor = node.inputs[0]
+    return None
+
+
+def _allowed(settings: Mapping[str, Any], number: int) -> list[tuple[int, ...]]:
+    """The shapes that a layer's weight of this number may have: docs/tensorflow-op.md."""
+    hidden, heads, inner = (settings[key] for key in ("HiddenSize", "NumAttentionHeads", "IntermediateSize"))
+    size = hidden // heads
+    by_number: dict[int, list[tuple[int, ...]]] = {
+        **{key: [(hidden, hidden), (hidden, heads, size)] for key in (0, 2, 4)},
+        **{key: [(hidden,), (heads, size)] for key in (1, 3, 5)},
+        6: [(hidden, hidden), (heads, size, hidden)], 10: [(hidden, inner)], 11: [(inner,)], 12: [(inner, hidden)],
+    }  # fmt: skip
+    return by_number.get(number, [(hidden,)])
+
+
+def _sizes(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"
