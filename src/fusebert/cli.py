@@ -366,10 +366,14 @@ MetaGraph = Annotated[int, typer.Option("--meta-graph", "-m", min=0, help="Which
 Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Taken, and without effect.")]
 
 
-@app.command(cls=Listing, epilog="Example: fusebert extract-pattern MODEL -s layer_11/add_1 -b embed mask -B Const -o p.pb")
+@app.command(
+    cls=Listing, epilog="Example: fusebert extract-pattern MODEL -s layer_11/add_1 -b embed mask -B Const -o p.pb"
+)
 def extract_pattern(
     model: TensorFlowModel,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The pattern: text if it ends in .pbtxt, else binary.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The pattern: text if it ends in .pbtxt, else binary.")
+    ],
     seed_nodes: Annotated[
         list[str] | None, typer.Option("--seed-nodes", "-s", help="Nodes that the pattern ends with.")
     ] = None,
@@ -413,7 +417,9 @@ def make_recipe(
         typer.Option(help="SEED=NAME:INDEX, the node's output that takes a seed's place; Bert's are known."),
     ] = None,
     print_node: Annotated[bool, typer.Option("--print", help="Print the node definition as text.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also where the node is seen to compute something else.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Bundle a pattern with the node that takes its place: one written by hand, or derived by the finder."""
@@ -453,7 +459,9 @@ def replace_pattern(
     explain: Annotated[bool, typer.Option("--explain", help="Also tell why other candidates were not taken.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Compare both in TensorFlow before writing.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="Leave away functions that nothing refers to.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also where the node is seen to compute something else.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
+    ] = False,
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
@@ -476,7 +484,9 @@ def configure_op(
     quantization: Annotated[
         bool | None, typer.Option("--quantization/--no-quantization", "-q/-Q", help="8-bit products.")
     ] = None,
-    bfloat16: Annotated[bool | None, typer.Option("--bfloat16/--no-bfloat16", "-b/-B", help="All else in bf16.")] = None,
+    bfloat16: Annotated[
+        bool | None, typer.Option("--bfloat16/--no-bfloat16", "-b/-B", help="All else in bf16.")
+    ] = None,
     layers: Annotated[int | None, typer.Option("--layers", "-l", min=1)] = None,
     hidden_size: Annotated[int | None, typer.Option("--hidden-size", "-h", min=1)] = None,
     num_attention_heads: Annotated[int | None, typer.Option("--num-attention-heads", "-a", min=1)] = None,

@@ -63,7 +63,8 @@ class Settings:
         plain = {
             "HiddenSize": self.hidden_size, "NumAttentionHeads": self.num_attention_heads,
             "IntermediateSize": self.intermediate_size, "MaxSequenceLength": self.max_seq_len,
-            "HiddenAct": self.activation, "CalibrateQuantFactors": self.calibrate, "QuantizationFactorsPath": self.quant_factors_path,
+            "HiddenAct": self.activation, "CalibrateQuantFactors": self.calibrate,
+            "QuantizationFactorsPath": self.quant_factors_path,
             "LayerNormEpsilon": self.epsilon, "Padding": self.padding, "NumThreads": self.threads,
         }  # fmt: skip
         yield from ((key, value) for key, value in plain.items() if value is not None)
