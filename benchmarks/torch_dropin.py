@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from modes import SIZES, inputs  # type: ignore[import-not-found]
+from modes import SIZES, inputs
 
 import fusebert.torch
 from fusebert.bench import interleave

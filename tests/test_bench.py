@@ -132,6 +132,14 @@ def test_sizes_are_those_that_models_take(tmp_path):
         bench([free], (), (8, 41), (1,), tmp_path, **QUICK)
 
 
+def test_inputs_can_be_named_for_the_model_that_has_them(model, tmp_path):
+    other = tiny.make(tmp_path / "other.onnx", {"y": "p * q"}, {"p": "int64", "q": "int64"})
+    told = {"ids": "p", "mask": "q"}
+    assert len(bench([model, other], (1,), (4,), (1,), tmp_path, inputs=told, **QUICK).data()["speed"]) == 2
+    with pytest.raises(FusebertError, match="no input 'p'"):
+        bench([model], (1,), (4,), (1,), tmp_path, inputs=told, **QUICK)
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({"batch_sizes": (0,)}, "batch_size must be at least 1"),
     ({"threads": (0,)}, "threads must be at least 1"),

@@ -92,6 +92,9 @@ class _Engines:
     ) -> None:
         if not paths:
             raise FusebertError("there is no model to score")
+        for path in paths:
+            if not path.exists():
+                raise FusebertError(f"{path} does not exist")
         for name in precisions or ():
             if name not in PRECISIONS:
                 raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
@@ -292,7 +295,7 @@ def _tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
 
 
 def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:
-    """Scores, and differences to the first engine."""
+    """Scores, and differences to the first engine, which is the stock model."""
     names = tuple(results[0].scores)
     scores = tuple((r.engine, *r.scores.values(), round(r.seconds, 2)) for r in results)
     differences = tuple(

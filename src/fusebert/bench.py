@@ -25,6 +25,7 @@ from fusebert.files import map_file
 from fusebert.formats import huggingface, onnx, tensorflow
 from fusebert.progress import progress
 from fusebert.report import Report, Table
+from fusebert.roles import UnknownInputError
 from fusebert.runners import OnnxRuntime, Runner, Told, open_runner
 from fusebert.samples import Sample, Source, pad_to_lengths
 
@@ -229,9 +230,16 @@ def _checked(settings: Settings) -> Settings:
 
 def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
     """Each model by its own framework, then traced, then in each precision."""
+    unknown = []
     for model in settings.models:
         path = Path(model)
-        yield open_runner(path, None, threads, settings.level, told=settings.inputs)
+        try:
+            yield open_runner(path, None, threads, settings.level, told=settings.inputs)
+        except UnknownInputError as error:  # meant for another model
+            unknown.append(error)
+            if len(unknown) == len(settings.models):
+                raise
+            yield open_runner(path, None, threads, settings.level)
         if path.is_dir() and artifact.is_artifact(path):
             if settings.precisions:
                 notes.append(f"{path} is an artifact, which has its own precision.")

@@ -510,7 +510,7 @@ def configure_op(
     log: Annotated[str, typer.Option("--log", hidden=True, help="Taken, and without effect.")] = "INFO",
     as_json: Json = False,
 ) -> None:
-    """Set attributes of every Bert node in a TensorFlow model, and check them. -h is not help here, but --hidden-size."""
+    """Set attributes of every Bert node in a TensorFlow model, and check them. -h is --hidden-size here, not help."""
     from fusebert.recipes.configure import Settings
     from fusebert.recipes.configure import configure_op as work
 

@@ -127,7 +127,7 @@ class _Derivation:
             settings["MaskValue"] = float(np.float32(hides))
         if taps:
             settings["NumHiddenStates"] = len(layers)
-        _set(node, settings)
+        _set(node, settings, outputs=1 + len(layers) if taps else 1)
         outputs = {
             seed: Output("encoded", 0, 0) if at == last else Output("hidden_states", at - first, 1 + at - first)
             for seed, at in ends.items()
@@ -289,7 +289,7 @@ class _Type:
     number: int
 
 
-def _set(node: Any, settings: Mapping[str, Any]) -> None:
+def _set(node: Any, settings: Mapping[str, Any], outputs: int) -> None:
     for key, value in sorted(settings.items()):
         attribute = node.attr.add(key=key).value
         if isinstance(value, _Type):
@@ -302,4 +302,6 @@ def _set(node: Any, settings: Mapping[str, Any]) -> None:
             attribute.f = value
         else:
             attribute.s = value.encode()
-    node.attr.add(key="_output_shapes").value.list.shape.add().unknown_rank = True
+    shapes = node.attr.add(key="_output_shapes").value.list.shape
+    for _ in range(outputs):
+        shapes.add().unknown_rank = True
