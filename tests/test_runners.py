@@ -1,5 +1,6 @@
 """Runners: every kind of model answers a padded batch through one face, with its inputs found whatever their names."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,6 +154,18 @@ def test_checkpoints_by_torch_traced_or_not_and_by_fusebert(tmp_path, family, he
         assert runner.roles.longest == (518 if family == "roberta" else 520)
         assert runner.roles.vocabulary == 211
         runner.close()
+
+
+def test_a_checkpoint_is_run_by_stock_torch_even_where_fusebert_torch_is_imported(tmp_path):
+    folder = make_checkpoint(tmp_path / "model")
+    code = (
+        "import sys, fusebert.torch, transformers\n"
+        "from fusebert.runners import open_runner\n"
+        "fused = lambda model: type(model.encoder).__module__.startswith('fusebert')\n"
+        "print(fused(open_runner(sys.argv[1])._model), fused(transformers.AutoModel.from_pretrained(sys.argv[1])))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True)
+    assert ended.stdout.split()[-2:] == ["False", "True"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

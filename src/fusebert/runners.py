@@ -6,9 +6,10 @@ Frameworks are imported by the runner that needs them; one that is missing is an
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -250,7 +251,7 @@ class Torch(Runner):
         kind = getattr(transformers, str(names[0]), None)
         if kind is None:
             raise UnsupportedError(f"{path}: transformers {transformers.__version__} has no class {names[0]!r}")
-        with _quiet(transformers):
+        with _quiet(transformers), _stock_classes():
             try:
                 model = kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
             except Exception as error:
@@ -383,6 +384,15 @@ def _with_inputs(graph: Graph, inputs: tuple[str, ...]) -> Graph:
 
     others = set(graph.inputs) - set(inputs)
     return replace(graph, inputs=inputs, outputs=tuple(name for name in graph.outputs if not needed(name) & others))
+
+
+def _stock_classes() -> AbstractContextManager[None]:
+    """Models are made as transformers makes them, even after `import fusebert.torch`, which changes that."""
+    if "fusebert.torch" not in sys.modules:
+        return nullcontext()
+    from fusebert.torch import disabled
+
+    return disabled()
 
 
 @contextmanager

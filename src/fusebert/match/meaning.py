@@ -21,6 +21,10 @@ _LARGEST_REGION = 48
 _LARGEST_EPSILON = 0.1
 _FAR = np.array([10, 25, 70, 300, 2000, 60000.0])  # where an activation with limits shows
 _GRID = np.concatenate([-_FAR[::-1], np.linspace(-8, 8, 129), _FAR])
+_NAMES = [name for name in ACTIVATIONS if name != "identity"]
+with np.errstate(all="ignore"):
+    _WANTED = np.stack([ACTIVATIONS[name](_GRID) for name in _NAMES])
+_WEIGHT = 1 / np.maximum(1, np.abs(_GRID))
 _TOLERANCE = 5e-5  # tells the two GELUs apart, which differ by 5e-4, and allows constants of five digits
 
 
@@ -61,22 +65,19 @@ class _Recognition:
             for name in dict.fromkeys(node.inputs):
                 self._readers.setdefault(name, []).append(i)
         self._scalars: dict[str, float | None] = {}
+        self._tried: set[int] = set()  # nodes that no search need begin at again
         self.rows: list[Row] = []
 
     def run(self) -> tuple[Graph, list[Row]]:
-        seen: set[str] = set()
-        for node in self._graph.nodes:
-            if node.word in ("mean", "sum") and node.inputs[0] not in seen:
-                seen.add(node.inputs[0])
-                self._layer_norm(node.inputs[0])
-            elif node.word == "max" and node.inputs[0] not in seen:
-                seen.add(node.inputs[0])
-                self._softmax(node.inputs[0])
-        started: set[str] = set()
         for i, node in enumerate(self._graph.nodes):
-            if node.word in _BENT and (start := self._start(i)) not in started:
-                started.add(start)
-                self._activation(start)
+            if i not in self._tried and node.word in ("mean", "sum"):
+                self._layer_norm(node.inputs[0])
+            elif i not in self._tried and node.word == "max":
+                self._softmax(node.inputs[0])
+        self._tried = set()
+        for i, node in enumerate(self._graph.nodes):
+            if node.word in _BENT and i not in self._tried:
+                self._activation(self._start(i))
         return replace(self._graph, nodes=tuple(_pruned(self._nodes, self._graph.outputs))), self.rows
 
     def _say(
@@ -85,6 +86,7 @@ class _Recognition:
         old = self._nodes[self._maker[tensor]]
         self._nodes[self._maker[tensor]] = Node(word, inputs, (tensor,), attributes, old.name, old.function)
         last = region.nodes.index(self._maker[tensor])
+        self._tried.update(region.nodes[: last + 1])
         names = dict.fromkeys(self._graph.nodes[i].name for i in region.nodes[: last + 1])
         self.rows.append(Row(word, tuple(names), reason))
 
@@ -161,6 +163,7 @@ class _Recognition:
             if (match := self._norm_of(x, out, region)) is not None:
                 found = (out, *match)
         if found is None:
+            self._tried.update(region.nodes)
             return
         out, parameters, epsilon = found
         self._say(out, "layer_norm", (start, *parameters), region, f"epsilon {epsilon:g}", epsilon=epsilon)
@@ -188,6 +191,7 @@ class _Recognition:
             if region.values[out].shape == x.shape and np.allclose(region.values[out], wanted, rtol=1e-5):
                 self._say(out, "softmax", (start,), region, "written out")
                 return
+        self._tried.update(region.nodes)
 
     def _start(self, i: int) -> str:
         """The tensor that an activation is a function of: as far back as one number decides."""
@@ -215,11 +219,12 @@ class _Recognition:
             value = region.values[self._graph.nodes[i].outputs[0]]
             if value.shape != _GRID.shape or value.dtype.kind != "f":
                 continue
-            for name, function in ACTIVATIONS.items():
-                with np.errstate(all="ignore"):
-                    apart = np.abs(value - function(_GRID)) / np.maximum(1, np.abs(_GRID))
-                if name != "identity" and apart.max() < _TOLERANCE:
-                    found = self._graph.nodes[i].outputs[0], name
+            with np.errstate(all="ignore"):
+                apart = (np.abs(_WANTED - value) * _WEIGHT).max(1)
+            best = int(apart.argmin())  # of a number that is none, which compares as false
+            if apart[best] < _TOLERANCE:
+                found = self._graph.nodes[i].outputs[0], _NAMES[best]
+        self._tried.update(region.nodes if found is None else ())
         if found is not None:
             self._say(found[0], "activation", (start,), region, found[1], name=found[1])
 

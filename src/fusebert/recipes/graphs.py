@@ -129,11 +129,12 @@ def open_graphs(path: str | Path) -> Graphs:
 def _kind(path: Path) -> str:
     """A SavedModel begins with its version, a GraphDef with a node; so do their texts."""
     data = map_file(path)
+    begin = bytes(data[:4096]).lstrip()
+    if bytes(data[:3]) == b"\x08\x01\x12" or begin.startswith((b"saved_model_schema_version", b"meta_graphs")):
+        return "SavedModel"
     if onnx.looks_like(data):
         raise FusebertError(f"{path} is an ONNX model; these tools are for TensorFlow")
-    begin = bytes(data[:4096]).lstrip()
-    text = begin.startswith((b"saved_model_schema_version", b"meta_graphs"))
-    return "SavedModel" if text or data[0] == 0x08 else "GraphDef"
+    return "GraphDef"
 
 
 def write_file(path: Path, pieces: Sequence[Payload]) -> None:

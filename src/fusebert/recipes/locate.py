@@ -85,24 +85,20 @@ class Pattern:
 
 
 def heights(nodes: Mapping[str, Node]) -> dict[str, int]:
-    """How many nodes each stands on; in a loop some of them are left out."""
+    """How many nodes each stands on, but for those that only pass something on; in a loop some are left out."""
     found: dict[str, int] = {}
     for first in nodes:
         path = [first]
         while path:
             name = path[-1]
-            if name in found and found[name] > 0:
-                path.pop()
-                continue
-            made = found.get(name)
-            found[name] = 0  # on the way
             below = [edge.node for edge in nodes[name].inputs if edge.node in nodes]
-            missing = [other for other in below if other not in found] if made is None else []
-            if missing:
-                path += missing
+            if name not in found:
+                found[name] = 0  # on the way
+                path += [other for other in below if other not in found]
             else:
-                found[name] = 1 + max((found[other] for other in below), default=0)
                 path.pop()
+                own = nodes[name].op not in QUIET
+                found[name] = max(found[name], own + max((found[other] for other in below), default=0))
     return found
 
 
@@ -412,7 +408,7 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
         if name in scope.kept:
             return named.get(name, ""), name, f"it is {scope.kept[name]}, so it cannot go away"
         for reader, edge in scope.readers.get(name, ()):
-            if reader.name not in inside | unread:
+            if reader.name not in inside and reader.name not in unread:
                 chain = _useless(scope, reader)
                 if chain is None:
                     return (
@@ -423,7 +419,7 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
                 unread |= chain
     for name, seed in seeds.items():
         for reader, edge in scope.readers.get(name, ()):
-            if reader.name not in inside | unread and edge.number(scope.nodes[name].op):
+            if reader.name not in inside and reader.name not in unread and edge.number(scope.nodes[name].op):
                 return seed, name, f"{reader.name} reads its output {edge.text}, but a recipe gives the first one only"
     if (cycle := _through(place, inside)) is not None:
         return named.get(cycle, ""), cycle, "what it gives goes into what would be replaced, by way of other nodes"

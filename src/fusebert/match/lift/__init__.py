@@ -5,7 +5,7 @@ The result is a Graph that still computes the same (`ops.evaluate`), with fewer 
 
 from __future__ import annotations
 
-from fusebert.graph import Graph
+from fusebert.graph import Graph, Node
 from fusebert.match.lift import choose, elementwise, layout, products, quantized, rows
 from fusebert.match.lift.lifting import Lifted, Lifting
 from fusebert.match.probe import Probe
@@ -19,6 +19,14 @@ def lift(graph: Graph, probes: tuple[Probe, Probe]) -> Lifted:
     lifting = Lifting(graph, probes)
     for node in graph.nodes:
         lifting.compute(node)
-        if not lifting.fold(node) and not (node.word in _RULES and _RULES[node.word](lifting, node)):
+        if not lifting.fold(node) and not _lifted(lifting, node):
             lifting.keep(node)
     return lifting.result()
+
+
+def _lifted(lifting: Lifting, node: Node) -> bool:
+    """Whether a rule knows a node; what makes no sense to it stays as it is."""
+    try:
+        return node.word in _RULES and _RULES[node.word](lifting, node)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return False
