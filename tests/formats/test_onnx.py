@@ -161,7 +161,7 @@ def test_external_data_comes_from_the_models_folder_only(tmp_path):
         entry = changed.graph.initializer[0].external_data.add()
         entry.key, entry.value = key, value
         (inside / "bad.onnx").write_bytes(changed.SerializeToString())
-        with pytest.raises(FusebertError, match="(initializer|tensor) W"):
+        with pytest.raises(FusebertError, match=r"(initializer|tensor) W"):
             fusebert.read(inside / "bad.onnx")
 
 

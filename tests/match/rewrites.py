@@ -1,5 +1,5 @@
-"""Graphs rewritten without changing what they compute: other names, another order, detours, copies. Used by the tests of
-the finder; each rewrite takes a Graph, what its tensors are in one run, and a source of chance, and gives a Graph."""
+"""Graphs rewritten without changing what they compute: other names, another order, detours, copies. Used by the tests
+of the finder; each takes a Graph, what its tensors are in one run, and a source of chance, and gives a Graph."""
 
 from __future__ import annotations
 

@@ -84,7 +84,9 @@ class Small:
 
     def positions(self) -> str:
         length = self.shape("ids", 1)
-        return self.op("Gather", self.weight(POSITIONS, self.hidden), self.op("Range", self.const(0), length, self.const(1)))
+        return self.op(
+            "Gather", self.weight(POSITIONS, self.hidden), self.op("Range", self.const(0), length, self.const(1))
+        )
 
     def embeddings(self) -> str:
         x = self.op("Gather", self.weight(VOCABULARY, self.hidden, size=1), "ids")
@@ -139,7 +141,11 @@ class Small:
 
     def projections(self, x: str) -> tuple[str, str, str]:
         query, key, value = (self.linear(x, self.hidden, self.hidden) for _ in range(3))
-        return self.split(query, self.heads), self.split(key, self.heads, transposed=True), self.split(value, self.heads)
+        return (
+            self.split(query, self.heads),
+            self.split(key, self.heads, transposed=True),
+            self.split(value, self.heads),
+        )
 
     def attention(self, x: str) -> str:
         query, key, value = self.projections(x)
@@ -161,7 +167,7 @@ class Small:
         return self.normed(self.residual(x, self.feed(x)))
 
     def stack(self, x: str) -> str:
-        for self.number in range(self.layers):
+        for self.number in range(self.layers):  # noqa: B020
             x = self.layer(x)
         return x
 

@@ -1,5 +1,5 @@
-"""The finding does not depend on how a graph is written down: names, order of nodes and operands, nodes that do nothing,
-copies of constants, and the operation that a product is made with."""
+"""The finding does not depend on how a graph is written down: names, order of nodes and operands, nodes that do
+nothing, copies of constants, and the operation that a product is made with."""
 
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,8 @@ from fusebert.match.translate import translate
 from fusebert.ops import evaluate
 
 MODELS = (
-    "onnx-bert-14-eager", "onnx-bert-14-sdpa", "onnx-bert-dynamo-sdpa", "onnx-roberta-sequence", "tf-bert", "tf1-frozen",
+    "onnx-bert-14-eager", "onnx-bert-14-sdpa", "onnx-bert-dynamo-sdpa", "onnx-roberta-sequence", "tf-bert",
+    "tf1-frozen",
     "tf-official", "tf2onnx-bert", "keras2onnx-bert", "ort-fused-bert",
 )  # fmt: skip
 MIXES = (  # everything at once, which is where one rewrite hides what another needs
@@ -58,7 +59,9 @@ def told(finding: Finding, graph: Graph) -> dict:
         "readers": set(one.readers),
         "taps": (len(one.taps), len(one.inner_taps)),
         "calls": one.calls,
-        "weights": [{n: (s.shape, np.sort(weights[s.name].read(), None).tobytes()) for n, s in w.items()} for w in one.weights],
+        "weights": [
+            {n: (s.shape, np.sort(weights[s.name].read(), None).tobytes()) for n, s in w.items()} for w in one.weights
+        ],
     }
 
 

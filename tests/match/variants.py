@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
-from small import LOWEST, POSITIONS, VOCABULARY, Small
+from small import POSITIONS, Small
 
 GOOD: dict[str, tuple[type[Small], dict[str, Any]]] = {}
 BAD: dict[str, tuple[type[Small], str]] = {}
@@ -111,7 +111,7 @@ class NormNoEpsilon(Small):
 
 @good()
 class NormNoGain(Small):
-    def layer_norm(self, x, gain, bias):
+    def layer_norm(self, x, gain, bias):  # noqa: ARG002
         return super().layer_norm(x, self.const(1.0), self.const(0.0))
 
 
@@ -147,7 +147,7 @@ class NormGainPerPosition(Small):
 class NormGainMatrix(Small):
     opset, length = 17, 6
 
-    def layer_norm(self, x, gain, bias):
+    def layer_norm(self, x, gain, bias):  # noqa: ARG002
         return self.op("LayerNormalization", x, self.weight(6, self.hidden, mean=1), bias, epsilon=1e-12)
 
 
@@ -157,7 +157,7 @@ class NormOneGain(Small):
 
     opset = 17
 
-    def layer_norm(self, x, gain, bias):
+    def layer_norm(self, x, gain, bias):  # noqa: ARG002
         return self.op("LayerNormalization", x, self.const([1.5]), bias, epsilon=1e-12)
 
 
@@ -440,7 +440,7 @@ class OnlySecondLayerWrong(Small):
         return super().stack(x)
 
     def projections(self, x):
-        query, key, value = super().projections(x)
+        query, key, _ = super().projections(x)
         return query, key, self.split(self.linear(self.op("Relu", x), self.hidden, self.hidden), self.heads)
 
 
@@ -597,9 +597,11 @@ class PerHeadProducts(Small):
 class BatchedHeads(Small):
     """[B * A, S, D] as in fairseq and nn.MultiheadAttention, scores of rank 3."""
 
-    def split(self, x, heads, transposed=False):
+    def split(self, x, heads, transposed=False):  # noqa: ARG002
         batch, length = self.shape("ids", 0), self.shape("ids", 1)
-        target = self.op("Concat", *(self.axes("Unsqueeze", n, [0]) for n in (batch, length)), self.const([3, 8]), axis=0)
+        target = self.op(
+            "Concat", *(self.axes("Unsqueeze", n, [0]) for n in (batch, length)), self.const([3, 8]), axis=0
+        )
         x = self.op("Transpose", self.op("Reshape", x, target), perm=[0, 2, 3, 1] if transposed else [0, 2, 1, 3])
         rows = self.axes("Unsqueeze", length, [0])
         shape = (self.const([-1, 8]), rows) if transposed else (self.const([-1]), rows, self.const([8]))
@@ -845,8 +847,18 @@ class WeightsGiven(Small):
 
     def linear(self, x, inputs, outputs):
         total = self.op("Cast", self.op("ReduceMax", "ids", keepdims=0), to=TensorProto.FLOAT)
-        return super().linear(x, inputs, outputs) if outputs != 24 else self.op(
-            "MatMul", x, self.op("Mul", self.weight(inputs, outputs), self.op("Add", self.op("Mul", total, self.const(1e-3)), self.const(1.0)))
+        return (
+            super().linear(x, inputs, outputs)
+            if outputs != 24
+            else self.op(
+                "MatMul",
+                x,
+                self.op(
+                    "Mul",
+                    self.weight(inputs, outputs),
+                    self.op("Add", self.op("Mul", total, self.const(1e-3)), self.const(1.0)),
+                ),
+            )
         )
 
 

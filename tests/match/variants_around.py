@@ -402,7 +402,9 @@ class ReadMaskedMax(Small):
 
     def head(self, x):
         hidden = self.op("Equal", self.axes("Unsqueeze", "mask", [2]), self.const(0))
-        self.outputs.append((self.mean(self.op("Where", hidden, self.const(-1e9), x), "ReduceMax", axis=1, keepdims=0), 2))
+        self.outputs.append(
+            (self.mean(self.op("Where", hidden, self.const(-1e9), x), "ReduceMax", axis=1, keepdims=0), 2)
+        )
 
 
 @good(readers={"unmasked reduction"})
@@ -411,7 +413,9 @@ class ReadHiddenMax(Small):
 
     def head(self, x):
         hidden = self.op("Equal", self.axes("Unsqueeze", "mask", [2]), self.const(0))
-        self.outputs.append((self.mean(self.op("Where", hidden, x, self.const(-1e9)), "ReduceMax", axis=1, keepdims=0), 2))
+        self.outputs.append(
+            (self.mean(self.op("Where", hidden, x, self.const(-1e9)), "ReduceMax", axis=1, keepdims=0), 2)
+        )
 
 
 @good(readers={"unmasked reduction"})

@@ -21,6 +21,12 @@ LAYER = """
     c AddV2 b half T=DT_FLOAT
     out Softmax c T=DT_FLOAT
 """
+BODY = """
+    a Mul x w T=DT_FLOAT
+    b Tanh a:z:0 T=DT_FLOAT
+    h Const value=0.5
+    c AddV2 b:y:0 h:output:0 T=DT_FLOAT
+"""  # the same in a function
 
 
 @pytest.fixture
@@ -64,23 +70,21 @@ def test_1_a_reader_of_an_inner_node_is_not_wired_to_the_result(tmp_path, simple
 
 
 def test_1_in_a_function_too_unless_nobody_wants_what_is_read(tmp_path, simple):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT\n"
     dead = "s Shape b:y:0 T=DT_FLOAT\nn Cast s:output:0"
     kept = saved(
-        tmp_path / "kept", functions=[("f", "x w", body + "tap Relu b:y:0", {"o": "c:z:0", "t": "tap:activations:0"})]
+        tmp_path / "kept", functions=[("f", "x w", BODY + "tap Relu b:y:0", {"o": "c:z:0", "t": "tap:activations:0"})]
     )
     with pytest.raises(NotFoundError, match="tap"):
         replace_pattern(kept, _in_function(tmp_path), tmp_path / "kept_out")
-    gone = saved(tmp_path / "gone", functions=[("f", "x w", body + dead, {"o": "c:z:0"})])
+    gone = saved(tmp_path / "gone", functions=[("f", "x w", BODY + dead, {"o": "c:z:0"})])
     report = replace_pattern(gone, _in_function(tmp_path), tmp_path / "gone_out")
     assert set(function_of(tmp_path / "gone_out", "f")[1]) == {"fused"}
     assert "n, s" in " ".join(report.notes)
 
 
 def _in_function(tmp_path, target="fused Fused x w", outputs=(("c", "result", 0, 0),)):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT"
     if not (tmp_path / "reference").exists():
-        saved(tmp_path / "reference", functions=[("f", "x w", body, {"o": "c:z:0"})])
+        saved(tmp_path / "reference", functions=[("f", "x w", BODY, {"o": "c:z:0"})])
     return recipe(
         tmp_path / "in_function.pb", tmp_path / "reference", "c", "x w", "Const", "f", target=target, outputs=outputs
     )
@@ -125,8 +129,7 @@ def test_2_dead_nodes_go_with_all_that_only_served_them(tmp_path, simple):
 
 
 def test_3_what_a_function_returns_is_rewritten(tmp_path):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT"
-    source = saved(tmp_path / "source", functions=[("g", "x w", body, {"o": "c:z:0"}, {"done": "c"})])
+    source = saved(tmp_path / "source", functions=[("g", "x w", BODY, {"o": "c:z:0"}, {"done": "c"})])
     replace_pattern(source, _in_function(tmp_path), tmp_path / "out")
     function, nodes = function_of(tmp_path / "out", "g")
     assert set(nodes) == {"fused"}
@@ -135,9 +138,8 @@ def test_3_what_a_function_returns_is_rewritten(tmp_path):
 
 
 def test_3_a_control_output_inside_is_refused(tmp_path):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT"
-    source = saved(tmp_path / "source", functions=[("g", "x w", body, {"o": "c:z:0"}, {"done": "b"})])
-    with pytest.raises(NotFoundError, match="b .*: it is control output 'done'"):
+    source = saved(tmp_path / "source", functions=[("g", "x w", BODY, {"o": "c:z:0"}, {"done": "b"})])
+    with pytest.raises(NotFoundError, match=r"b .*: it is control output 'done'"):
         replace_pattern(source, _in_function(tmp_path), tmp_path / "out")
 
 
@@ -423,7 +425,7 @@ def test_15_occurrences_one_after_the_other_in_a_function(tmp_path):
 
 
 def test_16_any_op_works_inside_functions(tmp_path):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT\nd Neg c:z:0"
+    body = BODY + "d Neg c:z:0"
     source = saved(tmp_path / "source", functions=[("f", "x w", body, {"o": "d:y:0"})])
     replace_pattern(source, _in_function(tmp_path), tmp_path / "out")
     assert list(function_of(tmp_path / "out", "f")[1]["d"].input) == ["fused:result:0"]
@@ -460,8 +462,7 @@ def test_17_the_recorded_shape_of_the_result_is_kept(tmp_path):
 
 
 def test_19_functions_that_nothing_refers_to_can_be_left_away(tmp_path):
-    body = "a Mul x w T=DT_FLOAT\nb Tanh a:z:0 T=DT_FLOAT\nh Const value=0.5\nc AddV2 b:y:0 h:output:0 T=DT_FLOAT"
-    functions = [("used", "x w", body, {"o": "c:z:0"}), ("copy", "x w", body, {"o": "c:z:0"})]
+    functions = [("used", "x w", BODY, {"o": "c:z:0"}), ("copy", "x w", BODY, {"o": "c:z:0"})]
     source = saved(tmp_path / "source", "call PartitionedCall f=used", functions)
     replace_pattern(source, _in_function(tmp_path), tmp_path / "kept.pb")
     assert function_of(tmp_path / "kept.pb", "copy")[1].keys() == {"fused"}

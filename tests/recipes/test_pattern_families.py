@@ -107,13 +107,13 @@ def test_a_recipe_works_on_another_model_of_its_family(source, other, recipes, t
 
 
 def test_a_recipe_with_other_constants_is_refused(recipes, tmp_path):
-    with pytest.raises(NotFoundError, match=r"the constant .*batchnorm/add/y is .*e-05, but .* is .*e-13"):
+    with pytest.raises(NotFoundError, match=r"the constant .*batchnorm/add/y is 1e-05, but .* is 1e-12"):
         replace_pattern(zoo.get("tf-roberta").make(), recipes("tf-bert"), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recipe_with_another_activation_is_refused(recipes, tmp_path):
-    with pytest.raises(NotFoundError, match="but the pattern has Erf here|it is .* but the pattern has"):
+    with pytest.raises(NotFoundError, match=r"it is .*, but the pattern has"):
         replace_pattern(zoo.get("tf-bert-tanh").make(), recipes("tf-bert"), tmp_path / "out")
 
 

@@ -49,7 +49,7 @@ def _together(inputs: _Inputs) -> float:
 
 
 def _added(inputs: _Inputs, _: Mapping[str, Any]) -> float:
-    return sum(a.size for a in inputs if a is not None)
+    return float(sum(a.size for a in inputs if a is not None))
 
 
 def _numbers(array: Array) -> list[int]:
@@ -75,17 +75,17 @@ def _one_hot(inputs: _Inputs, _: Mapping[str, Any]) -> float:
 
 def _pad(inputs: _Inputs, _: Mapping[str, Any]) -> float:
     widths = zip(inputs[0].shape, _numbers(inputs[1]), _numbers(inputs[2]), strict=True)
-    return math.prod(max(n + before + after, 0) for n, before, after in widths)
+    return float(math.prod(max(n + before + after, 0) for n, before, after in widths))
 
 
 def _gather(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
     x, indices = inputs
-    return int(indices.size) * math.prod(x.shape) / max(x.shape[int(attributes.get("axis", 0))], 1)
+    return float(int(indices.size) * math.prod(x.shape) / max(x.shape[int(attributes.get("axis", 0))], 1))
 
 
 def _gather_nd(inputs: _Inputs, _: Mapping[str, Any]) -> float:
     x, indices = inputs
-    return int(indices.size) * math.prod(x.shape[1:])
+    return float(int(indices.size) * math.prod(x.shape[1:]))
 
 
 def _matmul(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
@@ -105,11 +105,11 @@ def product_shape(a: tuple[int, ...], b: tuple[int, ...], attributes: Mapping[st
 
 def _scores(inputs: _Inputs, _: Mapping[str, Any]) -> float:
     a, b = inputs[0].shape, inputs[1].shape
-    return math.prod(broadcast(a[:-2], b[:-2])) * a[-2] * b[-2]
+    return float(math.prod(broadcast(a[:-2], b[:-2])) * a[-2] * b[-2])
 
 
 def _linear(inputs: _Inputs, _: Mapping[str, Any]) -> float:
-    return math.prod(inputs[0].shape[:-1]) * inputs[1].shape[0]
+    return float(math.prod(inputs[0].shape[:-1]) * inputs[1].shape[0])
 
 
 def _einsum(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
@@ -127,11 +127,11 @@ def _einsum(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
 
 
 def _keys(inputs: _Inputs, _: Mapping[str, Any]) -> float:
-    return max(int(inputs[0].size), inputs[1].shape[0] * inputs[1].shape[-1])
+    return float(max(int(inputs[0].size), inputs[1].shape[0] * inputs[1].shape[-1]))
 
 
 def _causal(inputs: _Inputs, _: Mapping[str, Any]) -> float:
-    return inputs[0].shape[-1] * inputs[0].shape[-2]
+    return float(inputs[0].shape[-1] * inputs[0].shape[-2])
 
 
 _MOVED = """

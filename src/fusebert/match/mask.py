@@ -102,7 +102,8 @@ def visible(mask: Mask, probe: Probe, length: int) -> Array | None:
         counts = given if given.ndim == 1 else (given != 0).sum(1)
         seen: Array = np.arange(length) < counts[:, None]
         return seen
-    return given != (mask.hidden_id or 0)
+    shown: Array = given != (mask.hidden_id or 0)
+    return shown
 
 
 def _refused(added: str, reason: str) -> Mask:

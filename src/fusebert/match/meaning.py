@@ -66,6 +66,7 @@ class _Recognition:
                 self._readers.setdefault(name, []).append(i)
         self._scalars: dict[str, float | None] = {}
         self._tried: set[int] = set()  # nodes that no search need begin at again
+        self._endless: set[int] = set()  # nodes with a long way of small steps before them
         self.rows: list[Row] = []
 
     def run(self) -> tuple[Graph, list[Row]]:
@@ -194,21 +195,24 @@ class _Recognition:
         self._tried.update(region.nodes)
 
     def _start(self, i: int) -> str:
-        """The tensor that an activation is a function of: as far back as one number decides."""
+        """The tensor that an activation is a function of: as far back as one number decides; "" if that is too far."""
         frontier = {name for name in self._graph.nodes[i].inputs if name and self._scalar(name) is None}
         best = next(iter(frontier)) if len(frontier) == 1 else ""
         for _ in range(_LARGEST_REGION):
             latest = max(frontier, key=lambda name: self._maker.get(name, -1), default="")
             place = self._maker.get(latest, -1)
-            if place < 0 or self._graph.nodes[place].word not in ELEMENTWISE:
+            if place in self._endless:
                 break
+            if place < 0 or self._graph.nodes[place].word not in ELEMENTWISE:
+                return best
             inputs = {name for name in self._graph.nodes[place].inputs if name and self._scalar(name) is None}
             if not inputs or any(name in self._graph.weights for name in inputs):
-                break
+                return best
             frontier = (frontier - {latest}) | inputs
             if len(frontier) == 1:
                 best = next(iter(frontier))
-        return best
+        self._endless.add(i)
+        return ""
 
     def _activation(self, start: str) -> None:
         if not start:

@@ -35,7 +35,9 @@ def _fill(graph: Graph, sizes: tuple[int, int], seed: int) -> Probe:
     for place in (0, 1):  # of ids and masks; what has more dimensions has them in some other order
         known = [n for s in declared if s is not None and place < len(s) < 3 and isinstance(n := s[place], int)]
         usual[place] = max(known[0], 0) if known else usual[place]
-    named = {n: usual[i] for s in declared if s is not None and len(s) < 3 for i, n in enumerate(s) if isinstance(n, str)}
+    named = {
+        n: usual[i] for s in declared if s is not None and len(s) < 3 for i, n in enumerate(s) if isinstance(n, str)
+    }
     probe: Probe = {}
     for name, shape in zip(graph.inputs, declared, strict=True):
         kind = graph.types[name].dtype if name in graph.types else "int64"

@@ -1,5 +1,5 @@
-"""Trials: what a tensor of a raised graph is, for the probes and for inputs that differ from them in content and length.
-What holds for all of them is taken to hold always."""
+"""Trials: what a tensor of a raised graph is, for the probes and for inputs that differ from them in content and
+length. What holds for all of them is taken to hold always."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ class Trials:
         for number, probe in enumerate(self.short):
             yield probe, self._compute(tensor, probe, number)
         for length in lengths:
-            if (probe := self.long(length)) is None:
+            if (longer := self.long(length)) is None:
                 return
             try:
-                value = self._compute(tensor, probe, length + len(self.short))
+                value = self._compute(tensor, longer, length + len(self.short))
             except FusebertError:
                 continue
-            yield probe, value
+            yield longer, value
             return
 
     def compute(self, tensor: str, probe: Probe) -> Array:

@@ -215,6 +215,8 @@ def _brief(value: Array | str) -> str:
         return "a large one"
     if value.size > 6:
         return f"{value.dtype.name} of {'x'.join(map(str, value.shape))}"
+    if value.ndim == 0 and value.dtype.kind == "f":
+        return f"{float(value):g}"
     return " ".join(str(value.tolist()).split())
 
 

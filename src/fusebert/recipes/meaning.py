@@ -111,6 +111,9 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[Any, ...]]] = {  # kind, default (No
     "NumThreads": ("i", 0, ()),
     "NumHiddenStates": ("i", 0, ()),
 }
+_ACTIVATIONS = {
+    "Erf": "gelu_erf", "Erfc": "gelu_erf", "Tanh": "gelu_tanh", "Sigmoid": "gelu_quick", "Relu": "relu",
+}  # fmt: skip
 _AT_LEAST = {"NumThreads": 0, "NumHiddenStates": 0, "NumWeights": PER_LAYER}
 
 
@@ -209,12 +212,12 @@ def contradictions(pattern: Any, node: Any) -> Iterator[str]:
         return
     settings = settings_of(node)
     nodes = read_nodes((*pattern.seed_nodes, *pattern.internal_nodes), "the pattern")
-    ops = {one.op for one in nodes.values()}
+    seen = {one.op: _ACTIVATIONS[one.op] for one in nodes.values() if one.op in _ACTIVATIONS}
     activation = settings["HiddenAct"].decode()
-    if "Erf" in ops and activation != "gelu_erf":
-        yield f"the pattern computes GELU by Erf, but {node.name} has HiddenAct {activation}; it should be gelu_erf"
-    if "Tanh" in ops and "Erf" not in ops and activation != "gelu_tanh":
-        yield f"the pattern computes GELU by Tanh, but {node.name} has HiddenAct {activation}; it should be gelu_tanh"
+    if seen and activation not in seen.values():
+        op, wanted = next(iter(seen.items()))
+        name = "GELU" if wanted.startswith("gelu") else "its activation"
+        yield f"the pattern computes {name} by {op}, but {node.name} has HiddenAct {activation}; it should be {wanted}"
     constants = {one.name: one for one in pattern.input_nodes if one.op == "Const"}
     for one in nodes.values():
         if one.op != "Rsqrt":

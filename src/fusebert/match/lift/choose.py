@@ -37,11 +37,12 @@ def slice_(lifting: Lifting, node: Node) -> bool:
     given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
     axes = range(0 if given[0] is None else given[0].size) if given[2] is None else given[2].reshape(-1)
     ends = None if given[1] is None else given[1].reshape(-1)
-    may_cut = ends is not None and view is not None
-    may_cut = may_cut and any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends, strict=False))
+    if view is None or ends is None:
+        return unchanged(lifting, node)
+    may_cut = any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends, strict=False))
     if not may_cut and unchanged(lifting, node):
         return True
-    if view is None or given[0] is None or ends is None:
+    if given[0] is None:
         return False
     begins = given[0].reshape(-1)
     steps = [1] * len(begins) if given[3] is None else given[3].reshape(-1)
@@ -78,9 +79,13 @@ def _dimensions(node: Node, count: int, rank: int) -> Iterator[tuple[int, int]]:
 def strided_slice(lifting: Lifting, node: Node) -> bool:
     view = lifting.view(node.inputs[0])
     given = [lifting.constant(name) for name in node.inputs[1:4]]
-    may_cut = view is not None and given[1] is not None and any(
-        not int(node.attributes.get("end_mask", 0)) >> i & 1 and _may_cut(view, axis, int(given[1].reshape(-1)[i]))
-        for i, axis in _dimensions(node, given[1].size, len(view.dims))
+    may_cut = (
+        view is not None
+        and given[1] is not None
+        and any(
+            not int(node.attributes.get("end_mask", 0)) >> i & 1 and _may_cut(view, axis, int(given[1].reshape(-1)[i]))
+            for i, axis in _dimensions(node, given[1].size, len(view.dims))
+        )
     )
     adds = any(node.attributes.get(f"{name}_mask") for name in ("shrink_axis", "new_axis"))
     if not adds and not may_cut and unchanged(lifting, node):

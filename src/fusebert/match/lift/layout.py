@@ -79,6 +79,8 @@ def unsqueeze(lifting: Lifting, node: Node) -> bool:
         return False
     rank = len(view.dims) + given.size
     places = {int(a) % rank for a in given.reshape(-1)}
+    if len(places) < given.size:
+        return False
     rest = iter(view.dims)
     return lifting.see(node, view, tuple(() if i in places else next(rest) for i in range(rank)))
 

@@ -97,7 +97,7 @@ class Lifting:
     def _usual(self, shape: tuple[Any, ...], probe: Probe) -> list[int]:
         """The sizes of an input that is not filled, as the others have them."""
         usual = next((a.shape for a in probe.values() if a.ndim == 2), (1, 1))
-        named = {}
+        named: dict[int | str | None, int] = {}
         for name, array in probe.items():
             declared = self.source.types.get(name)
             named |= dict(zip(declared.shape or () if declared else (), array.shape, strict=False))
