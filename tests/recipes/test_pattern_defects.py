@@ -496,3 +496,14 @@ def test_other_meta_graphs_and_main_graphs_stay_as_they_were(tmp_path, simple):
     assert main_of(tmp_path / "out").keys() == {"x", "w", "c", "out", "fused"}
     with pytest.raises(FusebertError, match="exists"):
         replace_pattern(source, simple, tmp_path / "out")
+
+
+def test_a_pattern_from_a_function_is_found_in_a_main_graph_and_the_other_way_round(tmp_path, simple):
+    nodes = changed(tmp_path, LAYER, _in_function(tmp_path))
+    assert set(nodes) == {"x", "w", "c", "out", "fused"}
+    made = load(simple, "Recipe")
+    made.outputs.add(seed="c", name="result", index=0, number=0)
+    save(tmp_path / "named.pb", made)
+    source = saved(tmp_path / "source", functions=[("f", "x w", BODY, {"o": "c:z:0"})])
+    replace_pattern(source, tmp_path / "named.pb", tmp_path / "out")
+    assert function_of(tmp_path / "out", "f")[0].ret[0].value == "fused:result:0"

@@ -1,13 +1,18 @@
 """Pattern and Recipe files, make-recipe, and the four commands as a user types them."""
 
 import json
+from contextlib import suppress
 
 import pytest
+from damage import damage
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from toys import frozen, graph_of, recipe
 
 from fusebert import cli
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow import message
+from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import is_text, load, save, to_text
 from fusebert.recipes.recipe import make_recipe
@@ -175,3 +180,26 @@ def test_h_is_not_help_in_configure_op(run, tmp_path):
     assert wanted.items() <= report.items()
     assert "could not be held against the weights" in said
     assert "DT_QINT8" in to_text(graph_of(tmp_path / "out.pb")["fused"])
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("which", ["model.pb", "pattern.pb", "recipe.pb", "recipe.pbtxt", "node.pbtxt"])
+def test_damaged_files_are_refused_or_read_but_never_crash(tmp_path_factory, which, data):
+    folder = tmp_path_factory.mktemp("damaged")
+    model = frozen(folder / "model.pb", TEXT)
+    extract_pattern(model, folder / "pattern.pb", ["c"], ["x", "w"], ["Const"])
+    (folder / "node.pbtxt").write_text(NODE)
+    for suffix in (".pb", ".pbtxt"):
+        make_recipe(folder / "pattern.pb", folder / f"recipe{suffix}", folder / "node.pbtxt")
+    path = folder / which
+    path.write_bytes(data.draw(damage(path.read_bytes())))
+    recipe_file = folder / ("recipe.pbtxt" if which.endswith("txt") else "recipe.pb")
+    for work in (
+        lambda: extract_pattern(model, folder / "p.pb", ["c"], ["x", "w"], ["Const"]),
+        lambda: make_recipe(folder / "pattern.pb", folder / "r.pb", folder / "node.pbtxt"),
+        lambda: replace_pattern(model, recipe_file, folder / "out.pb", explain=True),
+        lambda: configure_op(model, settings=Settings(max_seq_len=16)),
+    ):
+        with suppress(FusebertError):
+            work()

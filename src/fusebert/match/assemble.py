@@ -43,7 +43,13 @@ def assemble(finding: Finding) -> Assembled:
     if len(finding.encoders) > 1:
         where = ", ".join(found.output for found in finding.encoders)
         raise UnsupportedError(f"there are {len(finding.encoders)} encoders ({where}); a stand-alone model has one")
-    found = finding.encoders[0]
+    try:
+        return _assemble(finding, finding.encoders[0])
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # sizes that do not fit, in a broken graph
+        raise UnsupportedError(f"what is around the encoder makes no sense: {error}") from error
+
+
+def _assemble(finding: Finding, found: Found) -> Assembled:
     pieces = Pieces(finding.raised, found)
     embeddings, inputs = read_embeddings(pieces)
     positions = inputs.pop("positions", "")

@@ -80,6 +80,8 @@ class _Reading:
         """What an added tensor is: "position", "always", or the input it is looked up by; its table; RoBERTa's id."""
         if tensor in self._graph.weights:
             array = self._graph.weights[tensor].read()
+            if not array.ndim or not array.size:
+                raise self._stuck(tensor, "rows of numbers")
             rows = array.reshape(-1, array.shape[-1])
             return ("always", rows[0], None) if len(rows) == 1 else ("position", rows, None)
         node = self._pieces.maker(tensor)

@@ -58,7 +58,9 @@ class Refusal:
 
     def __str__(self) -> str:
         at = f"{self.node} (in the pattern {self.pattern_node})" if self.pattern_node else self.node
-        return f"{self.where}: {self.matched} of {self.of} nodes match before {self.seed}; then at {at}: {self.reason}"
+        return (
+            f"{self.where}: back from {self.seed} {self.matched} of {self.of} nodes match, then at {at}: {self.reason}"
+        )
 
 
 class Pattern:
@@ -174,7 +176,7 @@ class Locator:
             node = scope.nodes.get(edge.node)
             if node is None or node.op in WEIGHTS:
                 return True
-            if node.op not in QUIET and node.op != "Cast":
+            if (node.op not in QUIET and node.op != "Cast") or not node.inputs:
                 return False
             edge = node.inputs[0]
         return False
@@ -298,11 +300,11 @@ class _Walk:
         if p.name in self.nodes:
             if g is not None and self.nodes[p.name] == g.name:
                 return [[]] if same_port(wanted, found, p.op) else self._ports(wanted, found)
-            if g is None or g.op not in QUIET:
+            if g is None or not _passes(g):
                 return f"the pattern has the same node here as at {self.nodes[p.name]}"
         if g is None:
             return f"it is an argument, but the pattern has {p.op} here"
-        quiet_p, quiet_g = p.op in QUIET and wanted.index != _ANY, g.op in QUIET and found.index != _ANY
+        quiet_p, quiet_g = _passes(p) and wanted.index != _ANY, _passes(g) and found.index != _ANY
         if p.op != g.op and quiet_p and p.name not in pattern.seeds:
             return [[(p.inputs[0], found)]]
         if (p.op != g.op or p.name in self.nodes) and quiet_g:
@@ -392,6 +394,11 @@ class _Walk:
             return True
         swapped = zip(p.inputs, reversed(g.inputs), strict=True)
         return p.op in COMMUTATIVE and all(self._alike(a, b, depth - 1) for a, b in swapped)
+
+
+def _passes(node: Node) -> bool:
+    """Whether a node gives what it is given."""
+    return node.op in QUIET and len(node.inputs) == 1
 
 
 def _then(pairs: list[tuple[Edge, Edge]], agenda: _Agenda) -> _Agenda:

@@ -220,7 +220,7 @@ def contradictions(pattern: Any, node: Any) -> Iterator[str]:
         yield f"the pattern computes {name} by {op}, but {node.name} has HiddenAct {activation}; it should be {wanted}"
     constants = {one.name: one for one in pattern.input_nodes if one.op == "Const"}
     for one in nodes.values():
-        if one.op != "Rsqrt":
+        if one.op != "Rsqrt" or not one.inputs:
             continue
         added = nodes.get(one.inputs[0].node)
         for edge in added.inputs if added is not None and added.op in ("Add", "AddV2") else ():

@@ -12,8 +12,7 @@ from fusebert.recipes.derive import derive
 from fusebert.recipes.locate import Pattern
 from fusebert.recipes.meaning import OPS
 from fusebert.recipes.messages import load, save, to_text
-from fusebert.recipes.replace import Output, check_recipe, outputs_of
-from fusebert.recipes.scope import Edge
+from fusebert.recipes.replace import Output, check_recipe, outputs_of, read_by
 from fusebert.report import Report
 
 
@@ -46,7 +45,7 @@ def make_recipe(
     else:
         recipe.target_node.CopyFrom(load(str(node_def), "NodeDef"))
     given |= dict(_output(text) for text in outputs)
-    indexed = Pattern(found, {Edge.of(name).node for name in recipe.target_node.input})
+    indexed = Pattern(found, read_by(recipe.target_node))
     _check_seeds(given, indexed)
     if outputs or len(indexed.seeds) > 1:
         for seed, output in given.items():
@@ -57,14 +56,13 @@ def make_recipe(
     if out is not None:
         save(Path(out), recipe)
     node = recipe.target_node
-    read = {Edge.of(name).node for name in node.input}
     facts = {
         "pattern": str(pattern), "node_from": where, "op": node.op, "inputs": len(node.input),
         "pattern_nodes": len(indexed.nodes), "pattern_inputs": len({edge.node for edge in indexed.inputs}),
         "constants_compared": len(indexed.constants), "node_def": to_text(node),
     }  # fmt: skip
     if node.op in OPS:
-        facts["layers"] = (len(read) - 2) // 16
+        facts["layers"] = (len(node.input) - 2) // 16
     return Report(f"{pattern} -> {out or 'nothing was written'}", facts, (), tuple(notes))
 
 

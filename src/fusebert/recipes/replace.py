@@ -70,7 +70,7 @@ def replace_pattern(
     if out.exists() and (graphs.is_folder(out) or out.resolve() == graphs.file.resolve()):
         raise FusebertError(f"{out} exists; choose another place")
     meta = graphs.meta(meta_graph)
-    pattern = Pattern(made.source_pattern, {Edge.of(name).node for name in made.target_node.input})
+    pattern = Pattern(made.source_pattern, read_by(made.target_node))
     notes = check_recipe(Path(recipe), made, pattern, force)
     locator = Locator(graphs, pattern, ignored, compared)
     done = _Done(notes=notes)
@@ -79,7 +79,7 @@ def replace_pattern(
         if places:
             Replacing(scope, made, pattern).apply(places, done)
     if not done.rows:
-        raise NotFoundError(f"{path}: the pattern is not in it; nearest was {_nearest(locator)}")
+        raise NotFoundError(f"{path}: the pattern is not in it; nearest was {_nearest(locator, explain)}")
     if prune:
         done.notes.append(f"{_prune(meta)} functions that nothing refers to were left away.")
     if verify:
@@ -114,7 +114,7 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
         notes.append(f"Not the same function: {problem}.")
     if not pattern.sources:
         notes.append("The pattern has names of inputs only, as the earlier tools made it: constants were not compared.")
-    read = {Edge.of(name).node for name in target.input}
+    read = read_by(target)
     weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
     if weights:
         notes.append(
@@ -122,6 +122,11 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
         )
     outputs_of(recipe, pattern, False)
     return notes
+
+
+def read_by(node: Any) -> set[str]:
+    """What a recipe's node reads or waits for."""
+    return {Edge.of(name.removeprefix("^")).node for name in node.input}
 
 
 def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
@@ -141,13 +146,11 @@ def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Ou
     return given
 
 
-def _nearest(locator: Locator) -> str:
-    nearest = locator.nearest()
-    return (
-        str(nearest)
-        if nearest is not None
-        else f"nothing: no node is a {locator.pattern.nodes[locator.pattern.roots[0]].op}"
-    )
+def _nearest(locator: Locator, explain: bool) -> str:
+    """What came nearest; with `explain` the next two as well."""
+    wanted = locator.pattern.nodes[locator.pattern.roots[0]].op
+    told = "; next was ".join(map(str, _others(locator)[: 3 if explain else 1]))
+    return told or f"nothing: no node that may end it is a {wanted}"
 
 
 def _others(locator: Locator) -> list[Any]:
@@ -184,6 +187,7 @@ def _verify(graphs: Graphs, path: Path, out: Path) -> str:
     """Runs the original and the new model in TensorFlow; raises DifferentError before anything is written."""
     from fusebert.compare import compare
 
+    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
         made = Path(place) / ("model" if graphs.kind == "SavedModel" else "model.pb")
         graphs.write(made)

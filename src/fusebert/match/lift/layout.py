@@ -55,9 +55,11 @@ def transpose(lifting: Lifting, node: Node) -> bool:
     order = list(reversed(range(len(view.dims))))
     if len(node.inputs) > 1 and node.inputs[1]:
         perm = lifting.constant(node.inputs[1])
-        if perm is None or sorted(perm.reshape(-1) % len(view.dims)) != sorted(order):
+        if perm is None or perm.size != len(order):
             return False
         order = [int(p) % len(view.dims) for p in perm.reshape(-1)]
+        if len(set(order)) < len(order):
+            return False
     return lifting.see(node, view, tuple(view.dims[p] for p in order))
 
 

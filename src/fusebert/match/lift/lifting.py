@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.errors import FusebertError
 from fusebert.graph import Array, Graph, Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, Size, View
@@ -204,7 +205,8 @@ class Lifting:
             def read(weights: list[Weight | None] = weights, place: int = place) -> Array:
                 arrays = [None if w is None else w.read() for w in weights]
                 made = meaning(node, arrays)
-                assert made is not None
+                if made is None or place >= len(made):
+                    raise FusebertError(f"node {node.name} ({node.word}) cannot be computed")
                 return made[place]
 
             self.weights[name] = Weight(example.shape, example.dtype.name, read)
@@ -366,7 +368,7 @@ class Lifting:
                 return None if max(numbers, read) > _MOST << 2 else meaning(node, inputs)
             one = meaning(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
             return None if one is None else [np.broadcast_to(np.zeros((), a.dtype), shape) for a in one]
-        except (IndexError, TypeError, ValueError):
+        except (ArithmeticError, LookupError, TypeError, ValueError):
             return None
 
     def note_baked(self, view: View, shapes: tuple[Array, Array]) -> None:

@@ -65,7 +65,9 @@ def layer_norm(lifting: Lifting, node: Node) -> bool:
     view = lifting.view(node.inputs[0])
     if view is None or not view.dims or int(node.attributes.get("axis", -1)) not in (-1, len(view.dims) - 1):
         return False
-    width = ax.size_of(view.dims[-1])
+    epsilon, width = node.attributes["epsilon"], ax.size_of(view.dims[-1])
+    if not isinstance(epsilon, (int, float)):
+        return False
     given = [lifting.weights.get(name) for name in node.inputs[1:] if name]
     if any(weight is None or weight.shape != width[:1] for weight in given) or not ax.fixed(width):
         return False
@@ -74,7 +76,7 @@ def layer_norm(lifting: Lifting, node: Node) -> bool:
         return False
     name, dims = found
     out = node.outputs[0]
-    lifting.emit("layer_norm", (name, *node.inputs[1:]), out, dims, node, epsilon=node.attributes["epsilon"])
+    lifting.emit("layer_norm", (name, *node.inputs[1:]), out, dims, node, epsilon=float(epsilon))
     lifting.views[out] = View(out, view.dims)
     return True
 
