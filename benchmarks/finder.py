@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,16 @@ def memory(path: Path) -> list[tuple[str, float, float]]:
     """What each step adds to this process, which has to be a new one: its own memory, and with mapped pages, in MB."""
     steps: list[tuple[str, float, float]] = []
     graphs: list[Any] = []
-    for name, step in (
+    takes: tuple[tuple[str, Callable[[], None]], ...] = (
         ("read", lambda: graphs.append(fusebert.read(path))),
         ("find", lambda: graphs.append(fusebert.find(graphs[0]))),
         ("inspect", lambda: graphs.append(inspect(path))),
-    ):
+    )
+    for name, step in takes:
         before = _status()
         step()
-        steps.append((name, *(round((b - a) / 1024, 1) for a, b in zip(before, _status(), strict=True))))
+        after = _status()
+        steps.append((name, round((after[0] - before[0]) / 1024, 1), round((after[1] - before[1]) / 1024, 1)))
     return steps
 
 
