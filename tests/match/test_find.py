@@ -1,6 +1,7 @@
 """The finder on every exporter's output: the right encoders, with reasons for what is refused; what was raised computes
 what the framework computes, and the stand-alone model gives the framework's answers."""
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +11,7 @@ import zoo
 
 import fusebert
 from fusebert.errors import UnsupportedError
+from fusebert.graph import Graph, Weight
 from fusebert.match.assemble import assemble
 from fusebert.match.find import Finding
 from fusebert.match.readers import EACH, FIRST, MASKED, SCORE, UNMASKED
@@ -152,3 +154,30 @@ def test_copies_that_no_signature_reaches_are_found_when_asked_for():
     copies = inspect(path, everywhere=True).data()["elsewhere"]
     assert len(copies) >= 2
     assert {(copy["layers"], copy["hidden"], copy["mask"]) for copy in copies} == {(3, 24, "rows")}
+
+
+@pytest.mark.parametrize(
+    "name", ["onnx-bert-dynamo-sdpa", "tf-bert", "tf-official", "int8-dynamic-bert", "ort-fused-bert"]
+)
+def test_weights_are_not_read(name):
+    read = []
+
+    def counted(tensor: str, weight: Weight) -> Weight:
+        def numbers() -> np.ndarray:
+            read.append(tensor)
+            return weight.read()
+
+        return replace(weight, read=numbers)
+
+    def watched(graph: Graph) -> Graph:
+        functions = {key: watched(body) for key, body in graph.functions.items()}
+        return replace(graph, weights={n: counted(n, w) for n, w in graph.weights.items()}, functions=functions)
+
+    entry = zoo.get(name)
+    graph = fusebert.read(entry.make())
+    finding = fusebert.find(watched(replace(graph, outputs=tuple(entry.output_tensors.values()))))
+    assert finding.encoders
+    weights = finding.raised.graph.weights
+    large = {source.name for layer in finding.encoders[0].weights for source in layer.values()}
+    assert not large.intersection(read)
+    assert sum(math.prod(weights[tensor].shape) for tensor in set(read) if tensor in weights) < 4096

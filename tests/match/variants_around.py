@@ -578,3 +578,22 @@ class Truncated(Small):
             hidden = self.op("Sub", self.const(1.0), self.op("Cast", cut, to=FLOAT))
             self.masked = self.op("Mul", self.axes("Unsqueeze", hidden, [1, 2]), self.const(-10000.0))
         return self.masked
+
+
+@good(whole=False)
+class Reversed(Small):
+    """The rows enter the first layer last one first, in a slice that keeps the shape; the mask does not."""
+
+    def embeddings(self):
+        steps = (self.const([-1]), self.const([-(1 << 40)]), self.const([1]), self.const([-1]))
+        return self.op("Slice", super().embeddings(), *steps)
+
+
+@bad("")
+class ReversedInside(Small):
+    """Values are turned round before they are averaged."""
+
+    def projections(self, x):
+        query, key, value = super().projections(x)
+        steps = (self.const([-1]), self.const([-(1 << 40)]), self.const([2]), self.const([-1]))
+        return query, key, self.op("Slice", value, *steps)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fusebert.graph import Node, Weight
+from fusebert.graph import Array, Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis, Group, View
 from fusebert.match.lift.layout import unchanged
@@ -37,6 +37,8 @@ def slice_(lifting: Lifting, node: Node) -> bool:
     given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
     axes = range(0 if given[0] is None else given[0].size) if given[2] is None else given[2].reshape(-1)
     ends = None if given[1] is None else given[1].reshape(-1)
+    if len(node.inputs) > 4 and node.inputs[4] and not _by_ones(given[3]):
+        return False  # which may turn a dimension round
     if view is None or ends is None:
         return unchanged(lifting, node)
     may_cut = any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends, strict=False))
@@ -44,22 +46,24 @@ def slice_(lifting: Lifting, node: Node) -> bool:
         return True
     if given[0] is None:
         return False
-    begins = given[0].reshape(-1)
-    steps = [1] * len(begins) if given[3] is None else given[3].reshape(-1)
     cut = []
-    for begin, end, axis, step in zip(begins, ends, axes, steps, strict=True):
+    for begin, end, axis in zip(given[0].reshape(-1), ends, axes, strict=True):
         size = ax.size_of(view.dims[axis])
-        if not (begin == 0 and end >= max(size) and step == 1) or _may_cut(view, int(axis), int(end)):
-            cut.append((int(begin), int(end), int(axis), int(step), size))
+        if not (begin == 0 and end >= max(size)) or _may_cut(view, int(axis), int(end)):
+            cut.append((int(begin), int(end), int(axis), size))
     if len(cut) != 1:
         return False
-    begin, end, axis, step, size = cut[0]
+    begin, end, axis, size = cut[0]
     if (end == begin + 1 and begin >= 0) or (begin == -1 and end >= max(size)):
         return select(lifting, node, axis, begin, keep=True)
-    if not ax.fixed(size) or step != 1:
+    if not ax.fixed(size):
         return False
     first, last, _ = slice(begin, end).indices(size[0])
     return part(lifting, node, node.outputs[0], axis, first, last)
+
+
+def _by_ones(steps: Array | None) -> bool:
+    return steps is not None and bool((steps == 1).all())
 
 
 def _may_cut(view: View, axis: int, end: int) -> bool:
@@ -87,6 +91,8 @@ def strided_slice(lifting: Lifting, node: Node) -> bool:
             for i, axis in _dimensions(node, given[1].size, len(view.dims))
         )
     )
+    if not _by_ones(given[2]):
+        return False
     adds = any(node.attributes.get(f"{name}_mask") for name in ("shrink_axis", "new_axis"))
     if not adds and not may_cut and unchanged(lifting, node):
         return True
@@ -97,7 +103,7 @@ def strided_slice(lifting: Lifting, node: Node) -> bool:
         or node.attributes.get("new_axis_mask")
     ):
         return False
-    begin, end, steps = ([int(n) for n in g.reshape(-1)] for g in given if g is not None)
+    begin, end = ([int(n) for n in g.reshape(-1)] for g in given[:2] if g is not None)
     masks = [int(node.attributes.get(f"{name}_mask", 0)) for name in ("begin", "end", "shrink_axis")]
     cut = []
     for i in range(len(begin)):
@@ -110,10 +116,10 @@ def strided_slice(lifting: Lifting, node: Node) -> bool:
             )
             if not whole:
                 cut.append((i, 0 if open_begin and not shrink else begin[i], end[i], open_end, shrink))
-    if len(cut) != 1 or steps[cut[0][0]] != 1:
+    if len(cut) != 1:
         return False
     axis, first, last, open_end, shrink = cut[0]
-    if shrink or (not open_end and last == first + 1):
+    if shrink or (not open_end and 0 <= first == last - 1):
         return select(lifting, node, axis, first, keep=not shrink)
     size = ax.size_of(view.dims[axis])
     if not ax.fixed(size):

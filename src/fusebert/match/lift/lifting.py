@@ -39,10 +39,11 @@ _BY_SHAPE = ELEMENTWISE | _words("""
     cast concat stack matmul einsum gather softmax log_softmax identity layer_norm quantize dequantize dynamic_quantize
     matmul_integer
 """)  # the shapes of their inputs alone decide what shape comes out
-_ALONG = _words("cast softmax log_softmax identity quantize dequantize layer_norm")  # as their first input is
+_ALONG = _words("cast softmax log_softmax identity quantize dequantize")  # as their first input is
 _VIEWS = _words("reshape transpose squeeze unsqueeze expand split slice strided_slice")  # which NumPy does not copy for
 SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)}  # inputs of which only that counts
-_FEW = 8  # floats; more are weights, which are not read until they are needed
+_FEW, _SOME = 8, 4096  # numbers, and whole ones; more are weights, which are not read until they are needed
+_WHOLE = ("int64", "int32", "bool")
 LAST = "last axis"  # the name of the constant that names it
 
 
@@ -116,8 +117,7 @@ class Lifting:
         if weight is None:
             return None
         count = math.prod(weight.shape)
-        is_mask = len(weight.shape) > 2 and count <= _MOST >> 4
-        if weight.dtype == "string" or count > _MOST or ("float" in weight.dtype and count > _FEW and not is_mask):
+        if weight.dtype == "string" or count > (_SOME if weight.dtype in _WHOLE else _FEW):
             return None
         if not self._may_keep(count):
             return None
@@ -355,7 +355,7 @@ class Lifting:
         told without computing it."""
         shapes = [a.shape for a in inputs if a is not None]
         try:
-            if node.word in ELEMENTWISE or node.word in _ALONG:
+            if node.word in ELEMENTWISE or node.word in _ALONG or node.word == "layer_norm":
                 shape = shapes[0] if node.word in _ALONG else broadcast(*shapes)
             elif node.word in ("matmul", "matmul_integer") and len(shapes) > 1:
                 shape = product_shape(shapes[0], shapes[1], node.attributes)
