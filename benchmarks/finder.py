@@ -72,12 +72,21 @@ def large() -> Path:
 
         bert: Any = transformers.BertModel
         config: Any = transformers.BertConfig
-        model = bert(config(attn_implementation="sdpa", return_dict=False)).eval()
+        model = bert(config(attn_implementation="sdpa")).eval()
+
+        class Rows(torch.nn.Module):  # type: ignore[misc]
+            def __init__(self) -> None:
+                super().__init__()
+                self.model = model
+
+            def forward(self, ids: Any, mask: Any) -> Any:
+                return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
         ids = torch.ones(2, 8, dtype=torch.int64)
         names = ["input_ids", "attention_mask"]
         axes = {name: {0: "batch", 1: "length"} for name in names}
         options: dict[str, Any] = {"opset_version": 14, "dynamo": False, "dynamic_axes": axes, "input_names": names}
-        torch.onnx.export(model, (ids, ids), str(path), **options)
+        torch.onnx.export(Rows(), (ids, ids), str(path), **options)
     return path
 
 
