@@ -74,7 +74,7 @@ def large() -> Path:
         config: Any = transformers.BertConfig
         model = bert(config(attn_implementation="sdpa")).eval()
 
-        class Rows(torch.nn.Module):  # type: ignore[misc]
+        class Rows(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.model = model

@@ -597,3 +597,14 @@ class ReversedInside(Small):
         query, key, value = super().projections(x)
         steps = (self.const([-1]), self.const([-(1 << 40)]), self.const([2]), self.const([-1]))
         return query, key, self.op("Slice", value, *steps)
+
+
+@good(skip=False)
+class ReadNormAlong(Small):
+    """A LayerNorm along the positions, of which there are as many as the model says."""
+
+    length = 9
+
+    def head(self, x):
+        turned = self.op("Transpose", x, perm=[0, 2, 1])
+        self.outputs.append((self.op("Transpose", self.normed(turned, 9), perm=[0, 2, 1]), 3))

@@ -60,6 +60,8 @@ class Emitter:
         """Says a word with several results; gives their names."""
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
+        if not inputs:
+            raise NotCoveredError(f"{word} of nothing")
         outputs = tuple(self._fresh() for _ in range(results))
         self._said.append(node := Node(word, inputs, outputs, attributes, self.node.name, self.node.function))
         self._made |= dict.fromkeys(outputs, node)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -30,23 +31,33 @@ def readers_of(
     lifted: Lifted, trials: Trials, outputs: tuple[str, ...], mask: Mask, inside: set[int]
 ) -> tuple[str, ...]:
     """The kinds of readers of an encoder's outputs, each once; nodes inside the encoder are none."""
-    readings = (_Reading(lifted, trials, name, mask, inside) for name in outputs)
+    after: dict[str, list[int]] = {}
+    for i, node in enumerate(lifted.graph.nodes):
+        for name in numbers_read(node) if id(node) not in inside else ():
+            after.setdefault(name, []).append(i)
+    readings = (_Reading(lifted, trials, name, mask, after) for name in outputs)
     return tuple(dict.fromkeys(kind for reading in readings for kind in reading.kinds()))
 
 
 class _Reading:
-    def __init__(self, lifted: Lifted, trials: Trials, output: str, mask: Mask, inside: set[int]) -> None:
-        self._lifted, self._trials, self._mask, self._inside = lifted, trials, mask, inside
+    def __init__(self, lifted: Lifted, trials: Trials, output: str, mask: Mask, after: Mapping[str, list[int]]) -> None:
+        self._lifted, self._trials, self._mask, self._after = lifted, trials, mask, after
         tokens = ax.settled(lifted.dims[output])[:-1]
         self._tokens: Axis | None = tokens[-1][-1] if tokens and tokens[-1] else None
         self._rows = {output}  # tensors with one row per position
         self._masked: set[str] = set()  # of these, the ones that are nothing where the mask hides
 
     def kinds(self) -> Iterator[str]:
-        for node in self._lifted.graph.nodes:
-            read = [name for name in numbers_read(node) if name in self._rows]
-            if read and id(node) not in self._inside:
-                yield from self._node(node, read)
+        (output,) = self._rows
+        waiting, done = list(self._after.get(output, ())), -1
+        while waiting:  # in the graph's order
+            if (i := heapq.heappop(waiting)) == done:
+                continue
+            node, done = self._lifted.graph.nodes[i], i
+            yield from self._node(node, [name for name in numbers_read(node) if name in self._rows])
+            for name in self._rows.intersection(node.outputs):
+                for following in self._after.get(name, ()):
+                    heapq.heappush(waiting, following)
         for name in self._lifted.graph.outputs:
             if name in self._rows:
                 last = ax.settled(self._lifted.dims[name])[-1]
@@ -55,7 +66,8 @@ class _Reading:
     def _node(self, node: Node, read: list[str]) -> Iterator[str]:
         out = node.outputs[0]
         if self._has_tokens(out):
-            if node.word not in _ROWWISE or (node.word.endswith("softmax") and self._tokens_last(out)):
+            along = node.word.endswith("softmax") or node.word == "layer_norm"
+            if node.word not in _ROWWISE or (along and self._tokens_last(out)):
                 yield UNMASKED if node.word.endswith("softmax") else UNKNOWN
                 return
             self._rows.add(out)
