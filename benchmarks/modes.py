@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 import fusebert
-from fusebert.bench import interleave
 from fusebert.engine import cores, isa
 from fusebert.graph import Array
+from fusebert.measure.bench import interleave
 from fusebert.plan import PRECISIONS
 from fusebert.report import Report, Table
 from fusebert.show import show

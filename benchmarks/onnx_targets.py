@@ -13,8 +13,8 @@ import numpy as np
 from modes import SIZES, inputs
 
 import fusebert
-from fusebert.bench import interleave
 from fusebert.engine import cores, isa
+from fusebert.measure.bench import interleave
 from fusebert.onnxruntime import session
 from fusebert.report import Report, Table
 from fusebert.show import show

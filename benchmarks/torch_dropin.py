@@ -15,9 +15,9 @@ import transformers
 from modes import SIZES, inputs
 
 import fusebert.torch
-from fusebert.bench import interleave
 from fusebert.encoder import Batch
 from fusebert.engine import cores, isa
+from fusebert.measure.bench import interleave
 from fusebert.plan import PRECISIONS
 from fusebert.report import Report, Table
 from fusebert.show import show

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 import fusebert
-from fusebert.bench import interleave
 from fusebert.engine import cores, isa
+from fusebert.measure.bench import interleave
 from fusebert.report import Report, Table
 from fusebert.show import show
 

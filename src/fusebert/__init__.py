@@ -2,10 +2,10 @@
 
 The public names are bound at once, because a verb and its file share a name: `fusebert.optimize` is the function."""
 
-from fusebert.bench import bench
-from fusebert.compare import compare
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.match.find import find
+from fusebert.measure.bench import bench
+from fusebert.measure.compare import compare
 from fusebert.model import Model, load
 from fusebert.optimize import optimize
 from fusebert.read import read

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fusebert.compare import Difference, compare, compare_with_graph, table, within
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.match.assemble import assemble
 from fusebert.match.find import find
+from fusebert.measure.compare import Difference, compare, compare_with_graph, table, within
 from fusebert.model import Model, load
 from fusebert.plan import PRECISIONS
 from fusebert.read import is_graph, looks_like_onnx, read

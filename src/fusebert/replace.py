@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from fusebert.compare import compare, table
 from fusebert.errors import DifferentError, FusebertError
 from fusebert.match.find import Found
+from fusebert.measure.compare import compare, table
 from fusebert.read import read
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock

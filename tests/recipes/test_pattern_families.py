@@ -73,7 +73,7 @@ def recipes(tmp_path_factory):
 
 
 def error_of(original, made):
-    from fusebert.compare import compare
+    from fusebert.measure.compare import compare
 
     same = compare(original, made, samples=4, sequence_length=16)
     assert same.same

@@ -185,7 +185,7 @@ def _prune(meta: Any) -> int:
 
 def _verify(graphs: Graphs, path: Path, out: Path) -> str:
     """Runs the original and the new model in TensorFlow; raises DifferentError before anything is written."""
-    from fusebert.compare import compare
+    from fusebert.measure.compare import compare
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:

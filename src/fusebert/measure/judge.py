@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusebert.difference import Difference, Tally, Tolerance, difference
 from fusebert.errors import FusebertError
 from fusebert.graph import Array
-from fusebert.runners import Fusebert, Runner
-from fusebert.samples import PADDINGS, Sample, Source, pad
+from fusebert.measure.difference import Difference, Tally, Tolerance, difference
+from fusebert.measure.runners import Fusebert, Runner
+from fusebert.measure.samples import PADDINGS, Sample, Source, pad
 
 USUAL = (1, 128)  # sequences, length
 SAMPLES = 100

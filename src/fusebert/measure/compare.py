@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.difference import TOLERANCES, Difference, Tolerance, difference, table, within
 from fusebert.errors import FusebertError
 from fusebert.formats.onnx_tensor import encode
 from fusebert.graph import Array, Graph
-from fusebert.judge import Judge, Questions, Sizes
 from fusebert.match.assemble import Assembled
 from fusebert.match.translate import translate
+from fusebert.measure.difference import TOLERANCES, Difference, Tolerance, difference, table, within
+from fusebert.measure.judge import Judge, Questions, Sizes
+from fusebert.measure.roles import UnknownInputError
+from fusebert.measure.runners import Fusebert, Runner, Told, open_runner
 from fusebert.model import Model
 from fusebert.ops import evaluate
 from fusebert.plan import PRECISIONS
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.roles import UnknownInputError
-from fusebert.runners import Fusebert, Runner, Told, open_runner
 
 __all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
 

@@ -12,9 +12,9 @@ from checkpoints import make_checkpoint
 
 import fusebert
 from fusebert import cli
-from fusebert.bench import bench, interleave
 from fusebert.errors import FusebertError
-from fusebert.samples import pad_to_lengths
+from fusebert.measure.bench import bench, interleave
+from fusebert.measure.samples import pad_to_lengths
 
 QUICK = {"samples": 2, "test_times": 2}
 COLUMNS = [

@@ -11,10 +11,10 @@ import stock
 import zoo
 
 from fusebert import cli
-from fusebert.accuracy import accuracy, class_scores, spearman
 from fusebert.errors import FusebertError
+from fusebert.measure.accuracy import accuracy, class_scores, spearman
+from fusebert.measure.tasks import find_task, read_task, read_texts
 from fusebert.optimize import optimize
-from fusebert.tasks import find_task, read_task, read_texts
 
 WORDS = [
     "[PAD]",

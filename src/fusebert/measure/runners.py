@@ -22,9 +22,9 @@ from fusebert.files import map_file, read_json
 from fusebert.formats import huggingface, onnx, tensorflow
 from fusebert.graph import Array, Graph
 from fusebert.match.words_tensorflow import EFFECTS
+from fusebert.measure.roles import Input, Roles, find_roles
 from fusebert.model import Model, load
 from fusebert.read import read
-from fusebert.roles import Input, Roles, find_roles
 
 LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended, all
 _FUSED_OPS = {"Bert", "BertHiddenStates"}

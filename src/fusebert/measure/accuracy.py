@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from fusebert import artifact
-from fusebert.answering import POOLING, Form, answer, batches, find_form, longest
-from fusebert.difference import Difference, difference
 from fusebert.engine import isa
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import read_json, write_whole
 from fusebert.graph import Array
+from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest
+from fusebert.measure.difference import Difference, difference
+from fusebert.measure.runners import Runner, Told, open_runner
+from fusebert.measure.tasks import Task, find_task
 from fusebert.plan import PRECISIONS
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.runners import Runner, Told, open_runner
-from fusebert.tasks import Task, find_task
 from fusebert.tokenizer import Text, Tokenizer, Tokens
 
 BATCH_SIZE = 32

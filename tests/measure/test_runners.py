@@ -14,8 +14,8 @@ from checkpoints import make_checkpoint
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.roles import OPTIONS
-from fusebert.runners import open_runner
+from fusebert.measure.roles import OPTIONS
+from fusebert.measure.runners import open_runner
 
 # Exporters, numbers and names of inputs, masks, fusions; and graphs in which no encoder is found.
 ONNX = (
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_run_by_stock_torch_even_where_fusebert_torch_is_importe
     folder = make_checkpoint(tmp_path / "model")
     code = (
         "import sys, fusebert.torch, transformers\n"
-        "from fusebert.runners import open_runner\n"
+        "from fusebert.measure.runners import open_runner\n"
         "fused = lambda model: type(model.encoder).__module__.startswith('fusebert')\n"
         "print(fused(open_runner(sys.argv[1])._model), fused(transformers.AutoModel.from_pretrained(sys.argv[1])))"
     )

@@ -13,11 +13,11 @@ from checkpoints import make_checkpoint
 
 import fusebert
 from fusebert import cli
-from fusebert.compare import Comparison, Difference, compare, difference, within
-from fusebert.difference import Tally, Tolerance
 from fusebert.errors import FusebertError
+from fusebert.measure.compare import Comparison, Difference, compare, difference, within
+from fusebert.measure.difference import Tally, Tolerance
+from fusebert.measure.samples import PADDINGS, Source, pad
 from fusebert.model import Model
-from fusebert.samples import PADDINGS, Source, pad
 
 
 def rows(comparison: Comparison) -> dict[tuple[str, str], dict]:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import fusebert
 from fusebert import cli
-from fusebert.calibrate import calibrate
 from fusebert.errors import FusebertError
 from fusebert.factors import FORMS, read_factors, write_factors
-from fusebert.histogram import Histogram, choose_range
+from fusebert.measure.calibrate import calibrate
+from fusebert.measure.histogram import Histogram, choose_range
 from fusebert.plan import PRODUCTS, Product, make_plan
 
 WORDS = [

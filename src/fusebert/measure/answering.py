@@ -11,8 +11,8 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.graph import Array
-from fusebert.runners import Runner
-from fusebert.samples import Sample
+from fusebert.measure.runners import Runner
+from fusebert.measure.samples import Sample
 from fusebert.tokenizer import Tokens
 
 POOLING = ("mean", "cls", "max")

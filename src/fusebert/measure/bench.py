@@ -23,11 +23,11 @@ from fusebert.engine import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import map_file
 from fusebert.formats import huggingface, onnx, tensorflow
+from fusebert.measure.roles import UnknownInputError
+from fusebert.measure.runners import OnnxRuntime, Runner, Told, open_runner
+from fusebert.measure.samples import Sample, Source, pad_to_lengths
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.roles import UnknownInputError
-from fusebert.runners import OnnxRuntime, Runner, Told, open_runner
-from fusebert.samples import Sample, Source, pad_to_lengths
 
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100

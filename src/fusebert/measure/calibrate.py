@@ -11,11 +11,11 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.factors import FORMS, default_form, write_factors
 from fusebert.graph import Array
-from fusebert.histogram import Histogram, check_method, choose_range
+from fusebert.measure.histogram import Histogram, check_method, choose_range
+from fusebert.measure.tasks import Task, read_texts
 from fusebert.model import Model, load
 from fusebert.plan import PRODUCTS, too_wide
 from fusebert.report import Report, Table
-from fusebert.tasks import Task, read_texts
 from fusebert.tokenizer import Text
 
 SAMPLES = 512
