@@ -31,9 +31,8 @@ void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequ
   auto* prepared = arena.take<uint8_t>(block * widest * gemm.input_bytes);
   // Rows of floats as the product wants them.
   const auto as_inputs = [&](const float* rows, int64_t row_stride, int64_t number, int64_t width) -> InputRows {
-    if (gemm.input_bytes == 0) return {rows, row_stride, nullptr, nullptr};
     gemm.prepare(rows, row_stride, number, width, nullptr, {0, 0}, prepared, nullptr, nullptr);
-    return {prepared, round_up(width, gemm.group), nullptr, nullptr};
+    return {prepared, nullptr, nullptr};
   };
 
   for (int64_t first = 0; first < sequence.rows; first += block) {

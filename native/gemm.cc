@@ -12,7 +12,6 @@ namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond every model, far below overflow
 constexpr int64_t kLongestSum = 65536;          // inputs whose byte products surely fit 32 bits
-constexpr int64_t kBlockRows = 48;              // prepared rows of a block stay in the second-level cache
 constexpr int64_t kFewRows = 16;                // per thread; with fewer, threads share columns instead of rows
 
 template <class T, class Convert>
@@ -184,26 +183,25 @@ void Product::multiply(const Rows& rows, int64_t first_row, int64_t count, int64
   epilogue.out += first_row * epilogue.out_stride;
   if (epilogue.residual) epilogue.residual += first_row * epilogue.residual_stride;
   const PackedWeights weights{weights_.get(), inputs_, outputs_, scale_.get(), sum_.get()};
-  if (gemm_->input_bytes == 0) {
-    gemm_->multiply({in, rows.in_stride, nullptr, nullptr}, count, weights, first_panel, last_panel, epilogue);
-    return;
-  }
   const int64_t padded = round_up(inputs_, gemm_->group);
   auto* data = arena.take<uint8_t>(count * padded * gemm_->input_bytes);
   auto* scale = arena.take<float>(count);
   auto* zero = arena.take<int32_t>(count);
   gemm_->prepare(in, rows.in_stride, count, inputs_, factors_.get(), range_, data, scale, zero);
-  gemm_->multiply({data, padded, scale, zero}, count, weights, first_panel, last_panel, epilogue);
+  gemm_->multiply({data, scale, zero}, count, weights, first_panel, last_panel, epilogue);
 }
 
 void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish) const {
   if (rows.count == 0) return;
   const int64_t threads = turn.threads(), all = panels(*gemm_, outputs_);
   if (rows.count >= kFewRows * threads || threads == 1) {
-    const int64_t share = round_up((rows.count + threads - 1) / threads, gemm_->tile_rows);
-    const int64_t block = std::min(share, kBlockRows);
-    turn.run((rows.count + block - 1) / block, [&](int64_t task, Arena& arena) {
-      const int64_t first = task * block, count = std::min(block, rows.count - first);
+    // Equal blocks for all threads, of whole tiles.
+    const int64_t rounds = (rows.count + threads * kBlockRows - 1) / (threads * kBlockRows), tasks = rounds * threads;
+    const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
+    const auto begin = [&](int64_t task) { return std::min(tiles * task / tasks * gemm_->tile_rows, rows.count); };
+    turn.run(tasks, [&](int64_t task, Arena& arena) {
+      const int64_t first = begin(task), count = begin(task + 1) - first;
+      if (count == 0) return;
       multiply(rows, first, count, 0, all, arena);
       if (finish) finish(first, count);
     });

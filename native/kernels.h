@@ -9,10 +9,11 @@
 
 namespace fusebert {
 
-// Input rows in the form a product reads.
+constexpr int64_t kBlockRows = 96;  // that a product takes at a time
+
+// Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {
   const void* data;
-  int64_t stride;      // elements from row to row
   const float* scale;  // int8 only: value = scale[row] * (data - zero[row])
   const int32_t* zero;
 };
@@ -44,12 +45,12 @@ struct Range {
 // The products of one precision on one ISA.
 struct Gemm {
   int group, panel, vector, tile_rows;
-  int input_bytes, weight_bytes;  // input_bytes 0: rows are read as they are, prepare is not needed
+  int input_bytes, weight_bytes;
   // Rows of floats -> the form that multiply reads; `data` has room for rows * padded(inputs) elements. `factors`,
   // which int8 rows are multiplied with column by column, may be null.
   void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors, Range range,
                   void* data, float* scale, int32_t* zero);
-  // Rows x panels [first, last) of the weights, through the epilogue.
+  // At most kBlockRows rows x panels [first, last) of the weights, through the epilogue.
   void (*multiply)(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
                    const Epilogue& epilogue);
   // Packs, as weights, the transpose of (keys) or directly (values) the listed rows of a float matrix.

@@ -1,5 +1,9 @@
 // Cache-line aligned memory for numbers: arrays that stay, and arenas for what lives as long as one step of a call.
 #pragma once
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -24,11 +28,16 @@ int64_t bytes_of(int64_t count) {
   return (bytes + 63) / 64 * 64;
 }
 
+constexpr int64_t kLargePage = int64_t{1} << 21;  // weights are streamed: with small pages, address translation is felt
+
 template <class T>
 Array<T> allocate(int64_t count) {
-  const int64_t bytes = bytes_of<T>(count);
-  void* p = std::aligned_alloc(64, static_cast<size_t>(bytes ? bytes : 64));
+  const int64_t bytes = bytes_of<T>(count), large = bytes / kLargePage * kLargePage;
+  void* p = std::aligned_alloc(large ? kLargePage : 64, static_cast<size_t>(bytes ? bytes : 64));
   if (!p) throw std::bad_alloc();
+#if defined(__linux__)
+  if (large) madvise(p, static_cast<size_t>(large), MADV_HUGEPAGE);
+#endif
   return Array<T>(static_cast<T*>(p));
 }
 

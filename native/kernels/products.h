@@ -10,19 +10,17 @@
 namespace fusebert::FB_ISA {
 
 #if FB_LANES == 16
-constexpr int kTileRows = 6, kTileVectors = 4;  // 24 of 32 registers accumulate
-#elif FB_LANES == 8
-constexpr int kTileRows = 6, kTileVectors = 2;  // 12 of 16
+constexpr int kTileRows = 8;
 #else
-constexpr int kTileRows = 4, kTileVectors = 2;
+constexpr int kTileRows = 4;
 #endif
-constexpr int kPanel = kTileVectors * kLanes;
 
 struct F32 {
   using Stored = float;  // inputs
-  using Weight = float;
+  using Weight = float;  // as it is packed
+  using Held = float;    // as it is multiplied
   using Sum = vf;
-  static constexpr int kGroup = 1;
+  static constexpr int kGroup = 1, kVectors = 3;
   FB_INLINE vf input(const float* x) { return splat(*x); }
   FB_INLINE vf weight(const float* w) { return load<vf>(w); }
   FB_INLINE vf add(vf sum, vf x, vf w) { return sum + x * w; }
@@ -32,27 +30,19 @@ struct F32 {
 struct Bf16 {
   using Stored = uint16_t;
   using Weight = uint16_t;
+  using Held = uint16_t;
   using Sum = vf;
-  static constexpr int kGroup = 2;
+  static constexpr int kGroup = 2, kVectors = 3;
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
 };
 #else
-struct Bf16 {  // the same values, multiplied as floats
-  using Stored = float;
+struct Bf16 : F32 {  // the same values, multiplied as floats
   using Weight = uint16_t;
-  using Sum = vf;
-  static constexpr int kGroup = 2;
-  struct Pair {
-    vf even, odd;
-  };
-  FB_INLINE Pair input(const float* x) { return {splat(x[0]), splat(x[1])}; }
-  FB_INLINE Pair weight(const uint16_t* w) {
-    vu bits = load<vu>(w);
-    return {(vf)(bits << 16), (vf)(bits & 0xffff0000u)};
+  FB_INLINE void widen(const uint16_t* from, float* to) {
+    store(to, (vf)(__builtin_convertvector(load<vh>(from), vu) << 16));
   }
-  FB_INLINE vf add(vf sum, Pair x, Pair w) { return (sum + x.even * w.even) + x.odd * w.odd; }
 };
 #endif
 
@@ -60,8 +50,9 @@ struct Bf16 {  // the same values, multiplied as floats
 struct S8 {
   using Stored = uint8_t;
   using Weight = int8_t;
+  using Held = int8_t;
   using Sum = vi;
-  static constexpr int kGroup = 4;
+  static constexpr int kGroup = 4, kVectors = 3;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
@@ -70,14 +61,21 @@ struct S8 {
 struct S8 {  // bytes widened to 16 bits: multiplying bytes directly (VPMADDUBSW) would saturate
   using Stored = int16_t;
   using Weight = int8_t;
+  using Held = int16_t;
   using Sum = vi;
-  static constexpr int kGroup = 2;
+  static constexpr int kGroup = 2, kVectors = kLanes < 16 ? 2 : 3;  // pairs that were multiplied need registers, too
   FB_INLINE vi input(const int16_t* x) { return vi{} + load<int32_t>(x); }
-  FB_INLINE vs weight(const int8_t* w) { return __builtin_convertvector(load<vb>(w), vs); }
+  FB_INLINE vs weight(const int16_t* w) { return load<vs>(w); }
+  FB_INLINE void widen(const int8_t* from, int16_t* to) { store(to, __builtin_convertvector(load<vb>(from), vs)); }
+  // Integers may be added in any order; a compiler that tries others runs out of registers.
+  FB_INLINE vi in_order(vi sum) {
+    __asm__("" : "+v"(sum));
+    return sum;
+  }
 #if defined(FB_MADD) && FB_LANES == 16
-  FB_INLINE vi add(vi sum, vi x, vs w) { return sum + (vi)_mm512_madd_epi16((__m512i)x, (__m512i)w); }
+  FB_INLINE vi add(vi sum, vi x, vs w) { return in_order(sum + (vi)_mm512_madd_epi16((__m512i)x, (__m512i)w)); }
 #elif defined(FB_MADD)
-  FB_INLINE vi add(vi sum, vi x, vs w) { return sum + (vi)_mm256_madd_epi16((__m256i)x, (__m256i)w); }
+  FB_INLINE vi add(vi sum, vi x, vs w) { return in_order(sum + (vi)_mm256_madd_epi16((__m256i)x, (__m256i)w)); }
 #else
   FB_INLINE vi add(vi sum, vi x, vs w) {
     vi pair = (vi)w;
@@ -87,16 +85,13 @@ struct S8 {  // bytes widened to 16 bits: multiplying bytes directly (VPMADDUBSW
 };
 #endif
 
-FB_INLINE vf activate(int32_t activation, vf x) {
-  switch (activation) {
-    case FB_GELU_ERF: return gelu_erf(x);
-    case FB_GELU_TANH: return gelu_tanh(x);
-    case FB_GELU_QUICK: return gelu_quick(x);
-    case FB_RELU: return x < 0.0f ? vf{} : x;  // a NaN stays
-    case FB_TANH: return hyperbolic_tangent(x);
-    default: return x;
-  }
-}
+template <class P>
+constexpr int kPanel = P::kVectors * kLanes;
+// Groups of inputs that are summed at a time: so much of a panel stays in the first-level cache while rows pass by.
+template <class P>
+constexpr int kSlice = 24 * 1024 / (4 * kPanel<P>);
+
+constexpr int kStride = 4;  // groups from one fetch of memory to the next
 
 FB_INLINE vf to_float(vf sum, const InputRows&, const PackedWeights&, int64_t, int64_t) { return sum; }
 FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weights, int64_t row, int64_t column) {
@@ -104,60 +99,91 @@ FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weight
   return __builtin_convertvector(exact, vf) * (load<vf>(weights.scale + column) * rows.scale[row]);
 }
 
-// The epilogue of a tile. Not unrolled into every tile: it would be most of the library's code.
-template <class P>
-[[gnu::noinline]] void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
-                              const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {
-  for (int v = 0; v < vectors; ++v) {
-    const int64_t at = column + v * kLanes, left = weights.outputs - at;
-    const vf bias = epilogue.bias ? load<vf>(epilogue.bias + at) : vf{};
-    for (int r = 0; r < height; ++r) {
-      vf y = activate(epilogue.activation, to_float(sums[r * vectors + v], rows, weights, row + r, at) + bias);
-      const float* residual =
-          epilogue.residual ? epilogue.residual + (row + r) * epilogue.residual_stride + at : nullptr;
-      float* out = epilogue.out + (row + r) * epilogue.out_stride + at;
+// The epilogue of a tile.
+template <class P, class Activate>
+FB_INLINE void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
+                      const PackedWeights& weights, int64_t column, const Epilogue& epilogue, Activate activate) {
+  for (int r = 0; r < height; ++r, ++row) {
+    float* out = epilogue.out + row * epilogue.out_stride;
+    const float* residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_stride : nullptr;
+    for (int v = 0; v < vectors; ++v) {
+      const int64_t at = column + v * kLanes, left = weights.outputs - at;
+      const vf sum = to_float(sums[r * vectors + v], rows, weights, row, at);
+      const vf y = activate(epilogue.bias ? sum + load<vf>(epilogue.bias + at) : sum);
       if (left >= kLanes) {
-        store(out, residual ? y + load<vf>(residual) : y);
+        store(out + at, residual ? y + load<vf>(residual + at) : y);
       } else {
-        store_part(out, residual ? y + load_part(residual, left) : y, left);
+        store_part(out + at, residual ? y + load_part(residual + at, left) : y, left);
       }
     }
   }
 }
 
+template <class P>
+using Finish = void (*)(const typename P::Sum*, int, int, const InputRows&, int64_t, const PackedWeights&, int64_t,
+                        const Epilogue&);
+
+// By activation; of one function each, not unrolled into every tile: that would be most of the library's code.
+template <class P>
+constexpr Finish<P> kFinish[] = {
+#define FB_FINISH(activation)                                                                                         \
+  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,                        \
+     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                                        \
+    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return activation; });          \
+  }
+    FB_FINISH(x), FB_FINISH(gelu_erf(x)), FB_FINISH(gelu_tanh(x)), FB_FINISH(gelu_quick(x)),
+    FB_FINISH(x < 0.0f ? vf{} : x),  // relu: a NaN stays
+    FB_FINISH(hyperbolic_tangent(x))
+#undef FB_FINISH
+};
+
+// Adds the products of some groups of inputs to the sums of a tile, which begin as zeros if this is the first slice.
+// On the way, memory from `ahead` on is fetched, every `step` bytes.
 template <class P, int Rows, int Vectors>
-void tile(const InputRows& rows, int64_t row, const PackedWeights& weights, const void* panel, int64_t column,
-          const Epilogue& epilogue) {
-  typename P::Sum sums[Rows][Vectors] = {};
-  const auto* x = static_cast<const typename P::Stored*>(rows.data) + row * rows.stride;
-  const auto* w = static_cast<const typename P::Weight*>(panel);
-  const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup;
-  for (int64_t k = 0; k < groups; ++k) {
-    decltype(P::weight(w)) held[Vectors];
+void tile(const void* inputs, const void* panel, int64_t groups, bool first, typename P::Sum* sums, const char* ahead,
+          int64_t step) {
+  typename P::Sum held[Rows][Vectors] = {};
+  if (!first) {
+#pragma GCC unroll 24
+    for (int i = 0; i < Rows * Vectors; ++i) held[i / Vectors][i % Vectors] = sums[i];
+  }
+  const auto* x = static_cast<const typename P::Stored*>(inputs);
+  const auto* w = static_cast<const typename P::Held*>(panel);
+  const auto add_group = [&] {
+    decltype(P::weight(w)) weight[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) held[v] = P::weight(w + v * kLanes * P::kGroup);
+    for (int v = 0; v < Vectors; ++v) weight[v] = P::weight(w + v * kLanes * P::kGroup);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      auto input = P::input(x + r * rows.stride + k * P::kGroup);
+      auto input = P::input(x + r * P::kGroup);
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) sums[r][v] = P::add(sums[r][v], input, held[v]);
+      for (int v = 0; v < Vectors; ++v) held[r][v] = P::add(held[r][v], input, weight[v]);
     }
+    x += Rows * P::kGroup;
     w += Vectors * kLanes * P::kGroup;
+  };
+  int64_t k = 0;
+  for (; k + kStride <= groups; k += kStride, ahead += step) {
+    __builtin_prefetch(ahead, 0, 2);
+#pragma GCC unroll 4
+    for (int i = 0; i < kStride; ++i) add_group();
   }
-  finish<P>(&sums[0][0], Rows, Vectors, rows, row, weights, column, epilogue);
+  for (; k < groups; ++k) add_group();
+#pragma GCC unroll 24
+  for (int i = 0; i < Rows * Vectors; ++i) sums[i] = held[i / Vectors][i % Vectors];
 }
 
 template <class P>
-using Tile = void (*)(const InputRows&, int64_t, const PackedWeights&, const void*, int64_t, const Epilogue&);
+using Tile = void (*)(const void*, const void*, int64_t, bool, typename P::Sum*, const char*, int64_t);
 
 // tiles[rows - 1][vectors - 1]
 template <class P>
-constexpr Tile<P> kTiles[6][4] = {
+constexpr Tile<P> kTiles[8][3] = {
 #define FB_TILE(r, v) \
-  (r <= kTileRows && v <= kTileVectors) ? &tile<P, (r <= kTileRows ? r : 1), (v <= kTileVectors ? v : 1)> : nullptr
-#define FB_TILES(r) {FB_TILE(r, 1), FB_TILE(r, 2), FB_TILE(r, 3), FB_TILE(r, 4)}
+  (r <= kTileRows && v <= P::kVectors) ? &tile<P, (r <= kTileRows ? r : 1), (v <= P::kVectors ? v : 1)> : nullptr
+#define FB_TILES(r) {FB_TILE(r, 1), FB_TILE(r, 2), FB_TILE(r, 3)}
     FB_TILES(1), FB_TILES(2), FB_TILES(3), FB_TILES(4),
-    FB_TILES(5), FB_TILES(6)
+    FB_TILES(5), FB_TILES(6), FB_TILES(7), FB_TILES(8)
 #undef FB_TILES
 #undef FB_TILE
 };
@@ -165,19 +191,51 @@ constexpr Tile<P> kTiles[6][4] = {
 template <class P>
 void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
               const Epilogue& epilogue) {
-  const int64_t panel_elements = round_up(weights.inputs, P::kGroup) * kPanel;
+  using Weight = typename P::Weight;
+  constexpr bool kWidens = sizeof(Weight) != sizeof(typename P::Held);
+  alignas(64) typename P::Held wide[kWidens ? kSlice<P> * kPanel<P> * P::kGroup : 1];
+  alignas(64) typename P::Sum sums[kBlockRows / kTileRows][kTileRows * P::kVectors];
+  const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup, tiles = (count + kTileRows - 1) / kTileRows;
+  const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>, slice = (groups + slices - 1) / slices;
+  const int rest = static_cast<int>(count - (tiles - 1) * kTileRows);  // rows of the last tile
   for (int64_t p = first; p < last; ++p) {
-    const int64_t column = p * kPanel, left = weights.outputs - column;
-    const int vectors = left >= kPanel ? kTileVectors : static_cast<int>((left + kLanes - 1) / kLanes);
-    const auto* panel = static_cast<const typename P::Weight*>(weights.data) + p * panel_elements;
-    for (int64_t row = 0; row < count; row += kTileRows) {
-      const int height = count - row < kTileRows ? static_cast<int>(count - row) : kTileRows;
-      kTiles<P>[height - 1][vectors - 1](rows, row, weights, panel, column, epilogue);
+    const int64_t column = p * kPanel<P>, left = weights.outputs - column;
+    const int vectors = left >= kPanel<P> ? P::kVectors : static_cast<int>((left + kLanes - 1) / kLanes);
+    const int64_t width = vectors * kLanes * P::kGroup;
+    const auto* panel = static_cast<const Weight*>(weights.data) + column * groups * P::kGroup;
+    for (int64_t g = 0; g < groups; g += slice) {
+      const int64_t number = groups - g < slice ? groups - g : slice;
+      const Weight* packed = panel + g * width;
+      const void* held = packed;
+      if constexpr (kWidens) {
+        for (int64_t i = 0; i < number * width; i += sizeof(vf) / sizeof(typename P::Held))
+          P::widen(packed + i, wide + i);
+        held = wide;
+      }
+      // While rows pass by, what comes next is fetched: the weights that follow, and where the results go.
+      const char* ahead = reinterpret_cast<const char*>(packed + number * width);
+      const int64_t step = kStride * width * static_cast<int64_t>(sizeof(Weight)) / tiles, share = slice / kStride * step;
+      const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * kTileRows * P::kGroup;
+      for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += kTileRows * groups * P::kGroup) {
+        const int rows_here = t + 1 < tiles ? kTileRows : rest;
+        if (g + number == groups)
+          for (int r = 0; r < rows_here; ++r) {
+            const int64_t row = t * kTileRows + r;
+            __builtin_prefetch(epilogue.out + row * epilogue.out_stride + column, 1);
+            if (epilogue.residual) __builtin_prefetch(epilogue.residual + row * epilogue.residual_stride + column);
+          }
+        kTiles<P>[rows_here - 1][vectors - 1](t + 1 < tiles ? inputs : inputs - g * (kTileRows - rest) * P::kGroup, held,
+                                              number, g == 0, sums[t], ahead, step);
+      }
     }
+    for (int64_t t = 0; t < tiles; ++t)
+      kFinish<P>[epilogue.activation](sums[t], t + 1 < tiles ? kTileRows : rest, vectors, rows, t * kTileRows, weights, column, epilogue);
   }
 }
 
 // ---- rows of floats -> inputs ----
+//
+// The rows of a tile lie interleaved, a group of inputs of each in turn. A group has 4 bytes in every precision.
 
 FB_INLINE float bf16_value(float x) {
   uint32_t bits = load<uint32_t>(&x);
@@ -192,17 +250,74 @@ FB_INLINE void put_bf16(uint16_t* to, float x) {
 FB_INLINE void put_bf16(float* to, vf x) { store(to, (vf)(to_bf16(x) << 16)); }
 FB_INLINE void put_bf16(uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16(x), vh)); }
 
+FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
+#if FB_LANES == 16
+  *low = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  *high = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif FB_LANES == 8
+  *low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  *high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+  *low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  *high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+// to[group][row] = from[row][group]
+FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
+  int64_t g = 0;
+  if (height == kTileRows) {
+    for (; g + kLanes <= groups; g += kLanes) {
+      vi rows[kTileRows], zipped[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) rows[r] = load<vi>(from + r * stride + g);
+      for (int span = kTileRows; span > 1; span /= 2) {
+        for (int r = 0; r < kTileRows / 2; ++r)
+          zip(rows[r], rows[r + kTileRows / 2], &zipped[2 * r], &zipped[2 * r + 1]);
+        std::memcpy(rows, zipped, sizeof rows);
+      }
+      for (int r = 0; r < kTileRows; ++r) store(to + g * kTileRows + r * kLanes, rows[r]);
+    }
+  }
+  for (; g < groups; ++g)
+    for (int64_t r = 0; r < height; ++r) to[g * height + r] = from[r * stride + g];
+}
+
+// Converts rows by convert(row, first_input, last_input, to), some inputs of a tile at a time, and interleaves them.
+template <class P, class Convert>
+FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Convert& convert) {
+  constexpr int64_t kInputs = kSlice<P> * P::kGroup;
+  alignas(64) typename P::Stored converted[kTileRows][kInputs];
+  const int64_t padded = round_up(inputs, P::kGroup);
+  for (int64_t row = 0; row < count; row += kTileRows) {
+    const int64_t height = count - row < kTileRows ? count - row : kTileRows;
+    auto* tile = static_cast<typename P::Stored*>(data) + row * padded;
+    for (int64_t first = 0; first < inputs; first += kInputs) {
+      const int64_t last = inputs - first < kInputs ? inputs : first + kInputs;
+      for (int64_t r = 0; r < height; ++r) {
+        convert(row + r, first, last, converted[r]);
+        for (int64_t i = last - first; i < round_up(last - first, P::kGroup); ++i) converted[r][i] = 0;
+      }
+      interleave(reinterpret_cast<const int32_t*>(converted), kSlice<P>, height,
+                 (last - first + P::kGroup - 1) / P::kGroup, reinterpret_cast<int32_t*>(tile + first * height));
+    }
+  }
+}
+
+inline void prepare_f32(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
+                        void* data, float*, int32_t*) {
+  for (int64_t row = 0; row < count; row += kTileRows)
+    interleave(reinterpret_cast<const int32_t*>(rows + row * stride), stride,
+               count - row < kTileRows ? count - row : kTileRows, inputs,
+               static_cast<int32_t*>(data) + row * inputs);
+}
+
 inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
                          void* data, float*, int32_t*) {
-  const int64_t padded = round_up(inputs, Bf16::kGroup);
-  for (int64_t r = 0; r < count; ++r) {
-    const float* x = rows + r * stride;
-    auto* to = static_cast<Bf16::Stored*>(data) + r * padded;
-    int64_t i = 0;
-    for (; i + kLanes <= inputs; i += kLanes) put_bf16(to + i, load<vf>(x + i));
-    for (; i < inputs; ++i) put_bf16(to + i, x[i]);
-    for (; i < padded; ++i) to[i] = 0;
-  }
+  prepare_rows<Bf16>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
+    const float* x = rows + row * stride;
+    for (; i + kLanes <= last; i += kLanes, to += kLanes) put_bf16(to, load<vf>(x + i));
+    for (; i < last; ++i) put_bf16(to++, x[i]);
+  });
 }
 
 // The elements i .. i + lanes of a row, zeros past its end, times their factors.
@@ -229,28 +344,28 @@ FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
                        Range range, void* data, float* scale, int32_t* zero) {
   typedef S8::Stored Levels __attribute__((vector_size(sizeof(S8::Stored) * kLanes)));
-  const int64_t padded = round_up(inputs, S8::kGroup);
   for (int64_t r = 0; r < count; ++r) {
-    const float* x = rows + r * stride;
-    auto* to = static_cast<S8::Stored*>(data) + r * padded;
-    const Range own = range.low < range.high ? range : row_range(x, factors, inputs);
+    const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
     const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
-    const vf origin = level(splat(-own.low / step)), inverse = splat(1.0f / step);
+    scale[r] = step;
+    zero[r] = static_cast<int32_t>(level(splat(-own.low / step))[0]);
+  }
+  prepare_rows<S8>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, S8::Stored* to) {
+    const float* x = rows + row * stride;
+    const vf origin = splat(static_cast<float>(zero[row])), inverse = splat(1.0f / scale[row]);
     vi broken = {};
-    for (int64_t i = 0; i < inputs; i += kLanes) {
+    for (; i < last; i += kLanes, to += kLanes) {
       const vf value = scaled(x, factors, i, inputs);
       broken |= value - value != 0.0f;  // infinite or not a number
       const auto levels = __builtin_convertvector(__builtin_convertvector(level(value * inverse + origin), vi), Levels);
-      if (inputs - i >= kLanes) {
-        store(to + i, levels);
+      if (last - i >= kLanes) {
+        store(to, levels);
       } else {
-        for (int64_t j = 0; j < inputs - i; ++j) to[i + j] = levels[j];
+        for (int64_t j = 0; j < last - i; ++j) to[j] = levels[j];
       }
     }
-    for (int64_t i = inputs; i < padded; ++i) to[i] = 0;
-    scale[r] = any(broken) ? __builtin_nanf("") : step;
-    zero[r] = static_cast<int32_t>(origin[0]);
-  }
+    if (any(broken)) scale[row] = __builtin_nanf("");
+  });
 }
 
 // ---- keys and values -> packed weights ----
@@ -261,8 +376,8 @@ FB_INLINE void put_weight(uint16_t* to, float x) { put_bf16(to, x); }
 template <class P>
 void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
   const int64_t padded = round_up(width, P::kGroup);
-  for (int64_t first = 0; first < count; first += kPanel) {
-    const int64_t columns = count - first < kPanel ? round_up(count - first, kLanes) : kPanel;
+  for (int64_t first = 0; first < count; first += kPanel<P>) {
+    const int64_t columns = count - first < kPanel<P> ? round_up(count - first, kLanes) : kPanel<P>;
     auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
     for (int64_t j = 0; j < columns; ++j) {
       const float* key = first + j < count ? rows + index[first + j] * stride : nullptr;
@@ -277,8 +392,8 @@ void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t 
 template <class P>
 void pack_values(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
   const int64_t padded = round_up(count, P::kGroup);
-  for (int64_t first = 0; first < width; first += kPanel) {
-    const int64_t columns = width - first < kPanel ? round_up(width - first, kLanes) : kPanel;
+  for (int64_t first = 0; first < width; first += kPanel<P>) {
+    const int64_t columns = width - first < kPanel<P> ? round_up(width - first, kLanes) : kPanel<P>;
     auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
     for (int64_t k = 0; k < padded; ++k) {
       const float* value = k < count ? rows + index[k] * stride + first : nullptr;

@@ -92,31 +92,28 @@ FB_INLINE vf exponential(vf x) {
   return x < low ? vf{} : p * power;
 }
 
-// Complementary error function for x >= 0: exp(-x^2) t Q(t) with t = 1 / (1 + 0.38 x). Relative error below 5e-7 for
-// x < 9; Q interpolates the scaled function at the Chebyshev points of [1 / (1 + 0.38 * 9), 1].
-FB_INLINE vf erfc_positive(vf x) {
-  vf t = 1.0f / (x * 0.38f + 1.0f);
-  vf q = splat(5.90858907e-2f);
-  q = q * t - 0.262931347f;
-  q = q * t + 0.365352303f;
-  q = q * t - 0.163327783f;
-  q = q * t + 0.231420457f;
-  q = q * t + 0.138016880f;
-  q = q * t + 0.204076320f;
-  q = q * t + 0.213894874f;
-  q = q * t + 0.214412406f;
-  return exponential(-x * x) * t * q;
-}
-
 FB_INLINE vf sigmoid(vf x) { return 1.0f / (exponential(-x) + 1.0f); }
 FB_INLINE vf hyperbolic_tangent(vf x) {
   vf t = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
   vf series = x - x * x * x * 0.333333333f;  // where 1 - (almost 1) would lose digits
   return magnitude(x) < 0.02f ? series : (x < 0.0f ? -t : t);
 }
+// x Phi(x), with Phi - 1/2 as an odd rational function where it is not flat. Absolute error below 2e-7 max(1, |x|).
 FB_INLINE vf gelu_erf(vf x) {
-  vf tail = 0.5f * x * erfc_positive(magnitude(x) * 0.707106781f);
-  return x < 0.0f ? tail : x - tail;
+  const vf above = maximum(splat(-5.6f), x), inside = minimum(splat(5.6f), above), square = inside * inside;
+  vf p = splat(2.21454286e-8f);
+  p = p * square + 6.35652259e-6f;
+  p = p * square + 1.73849243e-4f;
+  p = p * square + 4.70724981e-3f;
+  p = p * square + 3.43759581e-2f;
+  p = p * square + 0.398942232f;
+  vf q = splat(1.18021478e-6f);
+  q = q * square + 7.51014595e-5f;
+  q = q * square + 1.91296951e-3f;
+  q = q * square + 2.89400015e-2f;
+  q = q * square + 0.252833456f;
+  q = q * square + 1.0f;
+  return above * (inside * p / q + 0.5f);
 }
 FB_INLINE vf gelu_tanh(vf x) { return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x)); }
 FB_INLINE vf gelu_quick(vf x) { return x * sigmoid(1.702f * x); }
