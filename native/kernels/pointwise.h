@@ -9,15 +9,19 @@ inline void softmax(float* scores, int64_t stride, int64_t rows, int64_t keys, f
                     int64_t bias_row_stride, int64_t bias_key_stride) {
   constexpr float kNothing = -__builtin_inff();
   const int64_t whole = keys / kLanes * kLanes, rest = keys - whole;
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; r < rows; ++r, bias += bias ? bias_row_stride : 0) {
     float* row = scores + r * stride;
-    for (int64_t i = 0; i < whole; i += kLanes) store(row + i, load<vf>(row + i) * scale);
-    for (int64_t i = whole; i < keys; ++i) row[i] *= scale;
-    if (bias)
-      for (int64_t i = 0; i < keys; ++i) row[i] += bias[r * bias_row_stride + i * bias_key_stride];
+    const auto score = [&](int64_t i, int64_t count) {
+      const vf x = (count == kLanes ? load<vf>(row + i) : load_part(row + i, count, kNothing)) * scale;
+      if (!bias) return count == kLanes ? x : fill_after(x, count, kNothing);
+      if (bias_key_stride == 1 && count == kLanes) return x + load<vf>(bias + i);
+      float lane[kLanes];
+      for (int64_t j = 0; j < kLanes; ++j) lane[j] = j < count ? bias[(i + j) * bias_key_stride] : 0.0f;
+      return fill_after(x + load<vf>(lane), count, kNothing);
+    };
     vf top = splat(kNothing);
-    for (int64_t i = 0; i < whole; i += kLanes) top = maximum(top, load<vf>(row + i));
-    if (rest) top = maximum(top, load_part(row + whole, rest, kNothing));
+    for (int64_t i = 0; i < whole; i += kLanes) top = maximum(top, score(i, kLanes));
+    if (rest) top = maximum(top, score(whole, rest));
     const float peak = largest(top);
     if (peak == kNothing) {
       for (int64_t i = 0; i < keys; ++i) row[i] = 1.0f / static_cast<float>(keys);
@@ -25,12 +29,12 @@ inline void softmax(float* scores, int64_t stride, int64_t rows, int64_t keys, f
     }
     vf total = {};
     for (int64_t i = 0; i < whole; i += kLanes) {
-      const vf e = exponential(load<vf>(row + i) - peak);
+      const vf e = exponential(score(i, kLanes) - peak);
       store(row + i, e);
       total += e;
     }
     if (rest) {
-      const vf e = exponential(load_part(row + whole, rest, kNothing) - peak);
+      const vf e = exponential(score(whole, rest) - peak);
       store_part(row + whole, e, rest);
       total += e;
     }

@@ -205,6 +205,7 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
     const auto* panel = static_cast<const Weight*>(weights.data) + column * groups * P::kGroup;
     for (int64_t g = 0; g < groups; g += slice) {
       const int64_t number = groups - g < slice ? groups - g : slice;
+      const bool done = g + number == groups;
       const Weight* packed = panel + g * width;
       const void* held = packed;
       if constexpr (kWidens) {
@@ -217,19 +218,19 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
       const int64_t step = kStride * width * static_cast<int64_t>(sizeof(Weight)) / tiles, share = slice / kStride * step;
       const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * kTileRows * P::kGroup;
       for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += kTileRows * groups * P::kGroup) {
-        const int rows_here = t + 1 < tiles ? kTileRows : rest;
-        if (g + number == groups)
-          for (int r = 0; r < rows_here; ++r) {
-            const int64_t row = t * kTileRows + r;
-            __builtin_prefetch(epilogue.out + row * epilogue.out_stride + column, 1);
-            if (epilogue.residual) __builtin_prefetch(epilogue.residual + row * epilogue.residual_stride + column);
+        const int height = t + 1 < tiles ? kTileRows : rest;
+        const int64_t row = t * kTileRows;
+        if (done)
+          for (int64_t r = row; r < row + height; ++r) {
+            __builtin_prefetch(epilogue.out + r * epilogue.out_stride + column, 1);
+            if (epilogue.residual) __builtin_prefetch(epilogue.residual + r * epilogue.residual_stride + column);
           }
-        kTiles<P>[rows_here - 1][vectors - 1](t + 1 < tiles ? inputs : inputs - g * (kTileRows - rest) * P::kGroup, held,
-                                              number, g == 0, sums[t], ahead, step);
+        kTiles<P>[height - 1][vectors - 1](inputs - g * (kTileRows - height) * P::kGroup, held, number, g == 0, sums[t],
+                                           ahead, step);
+        if (done)
+          kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
       }
     }
-    for (int64_t t = 0; t < tiles; ++t)
-      kFinish<P>[epilogue.activation](sums[t], t + 1 < tiles ? kTileRows : rest, vectors, rows, t * kTileRows, weights, column, epilogue);
   }
 }
 
@@ -263,18 +264,27 @@ FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
 #endif
 }
 
+// Interleaves the elements of Rows vectors: the first of each, then the second of each, ...
+template <int Rows>
+FB_INLINE void zip_rows(vi* rows) {
+  vi zipped[Rows];
+#pragma GCC unroll 4
+  for (int span = Rows; span > 1; span /= 2) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows / 2; ++r) zip(rows[r], rows[r + Rows / 2], &zipped[2 * r], &zipped[2 * r + 1]);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) rows[r] = zipped[r];
+  }
+}
+
 // to[group][row] = from[row][group]
 FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
   int64_t g = 0;
   if (height == kTileRows) {
     for (; g + kLanes <= groups; g += kLanes) {
-      vi rows[kTileRows], zipped[kTileRows];
+      vi rows[kTileRows];
       for (int r = 0; r < kTileRows; ++r) rows[r] = load<vi>(from + r * stride + g);
-      for (int span = kTileRows; span > 1; span /= 2) {
-        for (int r = 0; r < kTileRows / 2; ++r)
-          zip(rows[r], rows[r + kTileRows / 2], &zipped[2 * r], &zipped[2 * r + 1]);
-        std::memcpy(rows, zipped, sizeof rows);
-      }
+      zip_rows<kTileRows>(rows);
       for (int r = 0; r < kTileRows; ++r) store(to + g * kTileRows + r * kLanes, rows[r]);
     }
   }
@@ -373,18 +383,42 @@ inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t
 FB_INLINE void put_weight(float* to, float x) { *to = x; }
 FB_INLINE void put_weight(uint16_t* to, float x) { put_bf16(to, x); }
 
+// As many groups as there are lanes, from x on, of which `left` inputs are there; the rest is zeros.
+template <class P>
+FB_INLINE vi groups_at(const float* x, int64_t left) {
+  typename P::Weight groups[kLanes * P::kGroup];
+  for (int i = 0; i < kLanes * P::kGroup; i += kLanes) {
+    const vf part = left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i);
+    if constexpr (sizeof(typename P::Weight) == sizeof(float))
+      store(groups + i, part);
+    else
+      put_bf16(groups + i, part);
+  }
+  return load<vi>(groups);
+}
+
 template <class P>
 void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
-  const int64_t padded = round_up(width, P::kGroup);
+  const int64_t groups = (width + P::kGroup - 1) / P::kGroup;
   for (int64_t first = 0; first < count; first += kPanel<P>) {
     const int64_t columns = count - first < kPanel<P> ? round_up(count - first, kLanes) : kPanel<P>;
-    auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
-    for (int64_t j = 0; j < columns; ++j) {
-      const float* key = first + j < count ? rows + index[first + j] * stride : nullptr;
-      for (int64_t d = 0; d < padded; ++d) {
-        auto* to = panel + (d / P::kGroup * columns + j) * P::kGroup + d % P::kGroup;
-        put_weight(to, key && d < width ? key[d] : 0.0f);
-      }
+    auto* panel = static_cast<typename P::Weight*>(packed) + first * groups * P::kGroup;
+    const auto key = [&](int64_t j) { return first + j < count ? rows + index[first + j] * stride : nullptr; };
+    if constexpr (sizeof(typename P::Weight) * P::kGroup == sizeof(int32_t)) {
+      for (int64_t j = 0; j < columns; j += kLanes)
+        for (int64_t g = 0; g < groups; g += kLanes) {
+          vi block[kLanes];
+          for (int64_t i = 0; i < kLanes; ++i)
+            block[i] = key(j + i) ? groups_at<P>(key(j + i) + g * P::kGroup, width - g * P::kGroup) : vi{};
+          zip_rows<kLanes>(block);
+          for (int64_t i = 0; i < kLanes && g + i < groups; ++i)
+            store(panel + ((g + i) * columns + j) * P::kGroup, block[i]);
+        }
+    } else {
+      for (int64_t j = 0; j < columns; ++j)
+        for (int64_t i = 0; i < groups * P::kGroup; ++i)
+          put_weight(panel + (i / P::kGroup * columns + j) * P::kGroup + i % P::kGroup,
+                     key(j) && i < width ? key(j)[i] : 0.0f);
     }
   }
 }
@@ -396,10 +430,11 @@ void pack_values(const float* rows, int64_t stride, const int64_t* index, int64_
     const int64_t columns = width - first < kPanel<P> ? round_up(width - first, kLanes) : kPanel<P>;
     auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
     for (int64_t k = 0; k < padded; ++k) {
-      const float* value = k < count ? rows + index[k] * stride + first : nullptr;
       auto* to = panel + k / P::kGroup * columns * P::kGroup + k % P::kGroup;
-      for (int64_t j = 0; j < columns; ++j)
-        put_weight(to + j * P::kGroup, value && first + j < width ? value[j] : 0.0f);
+      const int64_t there = k >= count ? 0 : width - first < columns ? width - first : columns;
+      const float* value = there ? rows + index[k] * stride + first : nullptr;
+      for (int64_t j = 0; j < there; ++j) put_weight(to + j * P::kGroup, value[j]);
+      for (int64_t j = there; j < columns; ++j) put_weight(to + j * P::kGroup, 0.0f);
     }
   }
 }
