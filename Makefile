@@ -32,7 +32,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py
 
 test: check sanitize build/legacy/.installed
-	$(BIN)/python tests/zoo.py
+	PYTHONPATH=tests $(BIN)/python -m zoo
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.developed

@@ -1,6 +1,6 @@
 """The zoo's list: every exporter output that readers and finder are tested on, as data. Nothing is built here."""
 
-from zoo_describe import EVEN, LISTED, SMALL, Facts, Listed, converted, hf, keras, keras2onnx, official, own, tf1, torch
+from zoo.describe import EVEN, LISTED, SMALL, Facts, Listed, converted, hf, keras, keras2onnx, official, own, tf1, torch
 
 __all__ = ["LISTED", "Facts", "Listed"]
 
