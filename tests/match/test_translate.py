@@ -1,10 +1,7 @@
 """Translation: whatever a dialect says means the same in primitive words, by the frameworks' own results; calls are
 inlined under their names, and what cannot be understood or would never end is refused or left as it is."""
 
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -308,13 +305,6 @@ np.savez(folder + "/want.npz", x=x, ids=ids, **{"y " + k: v for k, v in want.ite
 frozen = convert_variables_to_constants_v2(model.__call__.get_concrete_function())
 tf.io.write_graph(frozen.graph.as_graph_def(), folder, "frozen.pb", as_text=False)
 """
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tensorflow")
-    subprocess.run([sys.executable, "-c", MAKE, str(folder)], check=True, capture_output=True)
-    return folder
 
 
 def test_tensorflow_operations_mean_what_tensorflow_computes(made):

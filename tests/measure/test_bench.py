@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import zoo
 from checkpoints import make_checkpoint
 
 import fusebert
-from fusebert import cli
 from fusebert.errors import FusebertError
-from fusebert.measure.bench import bench, interleave
+from fusebert.measure.bench import bench
 from fusebert.measure.samples import pad_to_lengths
+from fusebert.measure.timing import interleave
 
 QUICK = {"samples": 2, "test_times": 2}
 COLUMNS = [
@@ -159,15 +160,8 @@ def test_settings_that_make_no_sense(settings, message):
 
 
 @pytest.fixture
-def run(capsys, tmp_path):
-    def call(*words: object, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.app(["bench", *(str(word) for word in words)])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured
-        return captured.out + captured.err
-
-    return call
+def run(run):
+    return partial(run, "bench")
 
 
 def test_the_command_and_its_exit_codes(run, model, tmp_path):
