@@ -14,7 +14,7 @@ from modes import SIZES, inputs
 
 import fusebert
 from fusebert.engine import cores, isa
-from fusebert.measure.bench import interleave
+from fusebert.measure.timing import interleave
 from fusebert.onnxruntime import session
 from fusebert.report import Report, Table
 from fusebert.show import show

@@ -17,7 +17,7 @@ from modes import SIZES, inputs
 import fusebert.torch
 from fusebert.encoder import Batch
 from fusebert.engine import cores, isa
-from fusebert.measure.bench import interleave
+from fusebert.measure.timing import interleave
 from fusebert.plan import PRECISIONS
 from fusebert.report import Report, Table
 from fusebert.show import show
