@@ -20,6 +20,7 @@ HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 PLACE, LEGACY = ROOT / "build" / "zoo", ROOT / "build" / "legacy"
 MAKERS = {  # modules of each, the slowest maker first; the first module is run, a change of any makes its models again
     "tensorflow": ("tensorflow", "tf1"),
+    "long": ("long", "tensorflow", "tf1"),
     "torch5": ("torch", "own"),
     "torch4": ("torch", "own"),
     "keras": ("keras", "tf1"),
@@ -27,7 +28,7 @@ MAKERS = {  # modules of each, the slowest maker first; the first module is run,
     "convert": ("convert",),
     "tf2onnx": ("tf2onnx",),
 }
-NEEDS_LEGACY = ("torch4", "tensorflow")
+NEEDS_LEGACY = ("torch4", "tensorflow", "long")
 BY_NAME: dict[str, Listed] = {listed.name: listed for listed in LISTED}
 
 
