@@ -8,6 +8,7 @@ import pytest
 import stock
 import torch
 import transformers
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusebert.torch
 from fusebert.torch import packing
@@ -164,3 +165,16 @@ def test_a_gradient_through_a_traced_model_is_refused(folders):
     traced = torch.jit.trace(ours, inputs(2, 16), strict=False)
     with pytest.raises(RuntimeError, match="inference only"):
         traced(*inputs(2, 16))["logits"].sum().backward()
+
+
+def test_whoever_watches_operators_sees_it(folders):
+    """Plain calls pass torch's dispatcher by; profilers and tracers of operators must not miss it."""
+    _, ours = make(folders["bert"])
+    rows = torch.randn(2, 5, 32)
+    with torch.no_grad():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            ours.bert.encoder(rows)
+        assert "fusebert::encode" in {event.key for event in seen.key_averages()}
+        graph = make_fx(lambda x: ours.bert.encoder(x)[0])(rows)
+    assert "fusebert.encode" in graph.code
+    assert torch.equal(graph(rows), ours.bert.encoder(rows)[0])
