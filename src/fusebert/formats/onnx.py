@@ -14,6 +14,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import map_file
+from fusebert.formats.onnx_repair import repair
 from fusebert.formats.wire import CUT, Skeleton, cut
 from fusebert.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
@@ -63,17 +64,18 @@ def looks_like(data: memoryview) -> bool:
 
 def read(path: Path) -> Graph:
     """The Graph in an ONNX file."""
-    model, skeleton = parse(path)
-    return _Reader(path, map_file(path), skeleton.ranges).model(model)
+    model, skeleton, repairs = parse(path)
+    return _Reader(path, map_file(path), skeleton.ranges).model(model, repairs)
 
 
-def parse(path: Path) -> tuple[Any, Skeleton]:
-    """The model as a message without its weights, and where those are."""
+def parse(path: Path) -> tuple[Any, Skeleton, tuple[str, ...]]:
+    """The model as a message without its weights, where those are, and what had to be repaired in it."""
     from google.protobuf.message import DecodeError
 
     try:
         skeleton = cut(map_file(path), GRAMMAR, "Model")
-        return _messages()["Model"].FromString(skeleton.message), skeleton
+        model = _messages()["Model"].FromString(skeleton.message)
+        return model, skeleton, repair(model)
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
 
@@ -104,7 +106,7 @@ class _Reader:
     def _wrong(self, what: str) -> FusebertError:
         return FusebertError(f"{self._path}: {what}")
 
-    def model(self, model: Any) -> Graph:
+    def model(self, model: Any, repairs: tuple[str, ...]) -> Graph:
         opsets = _opsets(model)
         if not model.HasField("graph"):
             raise self._wrong("there is no graph in it")
@@ -118,6 +120,8 @@ class _Reader:
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             "opsets": opsets,
         }
+        if repairs:
+            facts["repairs"] = repairs
         return self._graph(model.graph, frozenset(), functions, facts)
 
     def _graph(

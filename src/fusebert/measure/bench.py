@@ -124,6 +124,7 @@ def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[
         runners = []
         for runner in _runners(settings, threads, notes):
             runners.append(stack.enter_context(closing(runner)))
+            notes += runner.notes
         batches = settings.batch_sizes or (_settled(runners, 0),)
         lengths = settings.sequence_lengths or (_settled(runners, 1),)
         measured = []

@@ -158,7 +158,8 @@ def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Qu
         "tolerance": str(tolerance),
         "inputs": {role: given.name for role, given in first.inputs.items()},
     }
-    notes = [*questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
+    told = dict.fromkeys((*first.notes, *second.notes))
+    notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
     return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes)
 
 

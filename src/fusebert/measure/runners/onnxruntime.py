@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fusebert.errors import FusebertError
+from fusebert.formats.onnx_write import write_repaired
 from fusebert.graph import Array, Graph
 from fusebert.measure.roles import Input
 from fusebert.measure.runners.runner import Feeds, Runner, Told, first_line, import_framework, roles_of, sizes_of, words
@@ -32,15 +36,17 @@ class OnnxRuntime(Runner):
         if threads is not None:
             options.intra_op_num_threads = threads
         graph = _read_if_possible(path)
-        if graph is not None and any(word.startswith("fusebert.") for word in words(graph)):
-            from fusebert.onnxruntime import session
+        self.notes = () if graph is None else graph.facts.get("repairs", ())
+        with _repaired(path) if self.notes else nullcontext(path) as file:
+            if graph is not None and any(word.startswith("fusebert.") for word in words(graph)):
+                from fusebert.onnxruntime import session
 
-            self._session = session(path, options)
-        else:
-            try:
-                self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-            except Exception as error:
-                raise FusebertError(f"{path} is not accepted by ONNX Runtime: {first_line(error)}") from error
+                self._session = session(file, options)
+            else:
+                try:
+                    self._session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+                except Exception as error:
+                    raise FusebertError(f"{path} is not accepted by ONNX Runtime: {first_line(error)}") from error
         inputs = [Input(i.name, _ort_type(i.type), sizes_of(i.shape)) for i in self._session.get_inputs()]
         self.name = f"{path} by onnxruntime"
         self.roles = roles_of(path, inputs, graph, told)
@@ -51,6 +57,15 @@ class OnnxRuntime(Runner):
 
     def close(self) -> None:
         self._session = None
+
+
+@contextmanager
+def _repaired(path: Path) -> Iterator[Path]:
+    """A file with the repairs that a model needs to be loaded, gone at the end."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / path.name
+        write_repaired(path, file)
+        yield file
 
 
 def _read_if_possible(path: Path) -> Graph | None:

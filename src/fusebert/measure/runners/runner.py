@@ -18,12 +18,13 @@ Feeds = Mapping[str, Any]
 
 class Runner(Protocol):
     """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
-    its inputs, and what they take; `framework` runs it."""
+    its inputs, and what they take; `framework` runs it; `notes` are what else there is to tell."""
 
     name: str
     framework: str
     roles: Roles
     outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> Mapping[str, Input]:
