@@ -13,6 +13,6 @@ from fusebert.optimize import optimize
 from fusebert.read import read
 
 __all__ = [
-    "FusebertError", "Model", "UnsupportedError", "accuracy", "bench", "calibrate", "compare", "find", "load", "optimize",
-    "read",
+    "FusebertError", "Model", "UnsupportedError", "accuracy", "bench", "calibrate", "compare", "find", "load",
+    "optimize", "read",
 ]  # fmt: skip
