@@ -263,6 +263,35 @@ def test_any_two_kinds(baseline, other, precision):
     assert set(found.facts["paddings"]) == set(PADDINGS)
 
 
+@pytest.fixture
+def texts(tmp_path):
+    """A classifier with a vocabulary, and a task of five texts for it."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran"]
+    folder = stock.make(tmp_path / "model", "bert", "sequence", vocab_size=len(words))
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    said = ("the cat sat", "the dog ran", "the", "cat dog cat dog cat dog cat", "ran ran")
+    (tmp_path / "task.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in said))
+    return folder, tmp_path / "task.tsv"
+
+
+def test_the_texts_of_a_task(texts, tmp_path):
+    folder, task = texts
+    found = compare(folder, folder, task=task, precision="int8")
+    assert (found.same, found.facts["samples"], found.facts["size"]) == (True, 5, "1 x 3 to 1 x 9")
+    assert found.facts["paddings"] == {"right": 5}
+    assert "5 texts of task.tsv" in found.notes[0]
+    found = compare(folder, folder, task=task, precision="fp32", samples=3, batch_size=2, sequence_length=5)
+    assert (found.facts["samples"], found.facts["size"]) == (2, "2 x 5 to 2 x 5")
+    other = stock.make(tmp_path / "other", "bert", "sequence", seed=1, vocab_size=10)
+    assert not compare(folder, other, task=task).same
+    static = zoo.get("onnx-bert-17-static").make()
+    assert compare(static, static, data=task, tokenizer=folder).facts["size"] == "2 x 6 to 2 x 6"
+    with pytest.raises(FusebertError, match="there is no tokenizer"):
+        compare(static, static, task=task)
+    with pytest.raises(FusebertError, match="give --data FILE"):
+        compare(folder, folder, task="mrpc")
+
+
 # The command
 
 
@@ -292,3 +321,10 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     assert "precision 'fp8' is unknown" in run(checkpoint, checkpoint, "--precision", "fp8", code=2)
     assert "same answers" in run(checkpoint, checkpoint, "--precision", "fp32", "--samples", 4)
+
+
+def test_the_command_takes_a_task(run, texts):
+    folder, task = texts
+    data = json.loads(run(folder, folder, "--precision", "fp32", "--task", task, "--samples", 2, "--json"))
+    assert (data["same"], data["samples"]) == (True, 2)
+    assert "none of mrpc, sst2, stsb" in run(folder, folder, "--task", "cola", "--data", task, code=2)

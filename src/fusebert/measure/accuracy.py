@@ -18,7 +18,7 @@ from fusebert.engine import isa
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import read_json, write_whole
 from fusebert.graph import Array
-from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest
+from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.runners import Runner, Told, open_runner
 from fusebert.measure.tasks import Task, find_task
@@ -138,7 +138,7 @@ class _Exam:
     ) -> None:  # fmt: skip
         self._task, self._size, self._max_length, self._pooling = task, size, max_length, pooling
         self._paths = paths
-        self._folder = _tokenizer_folder(paths, tokenizer)
+        self._folder = tokenizer_folder(paths, tokenizer)
         self._tokens: list[Tokens] | None = None  # of whole texts, or of first and then second parts
         self._kind = ""
         self._wanted: Any = None
@@ -278,20 +278,6 @@ def _label_names(path: Path) -> list[str]:
             if isinstance(named, dict):
                 return [str(named[key]) for key in sorted(named, key=lambda key: (len(key), key))]
     return []
-
-
-def _tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
-    """The folder given, or the first one in or beside a model that has a tokenizer."""
-    places = [Path(given)] if given is not None else []
-    if given is None:
-        for path in paths:
-            places += [path, path / "assets", path.parent] if path.is_dir() else [path.parent]
-    for folder in places:
-        if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            return folder
-    raise FusebertError(
-        f"there is no tokenizer.json or vocab.txt in {', '.join(map(str, places))}; give --tokenizer FOLDER"
-    )
 
 
 def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:
