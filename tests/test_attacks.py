@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 import fusebert
 from fusebert import FusebertError
 
-SECONDS = 120  # for all examples of a test together
+SECONDS = 1800  # generous: only what would never end is ended
 PATIENT = settings(max_examples=150, deadline=None, derandomize=True)
 TEXTS = ["the cat sat on the mat!", ("unable", "dogs ran.")]
 

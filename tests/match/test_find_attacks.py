@@ -29,7 +29,7 @@ from fusebert.graph import Graph, Node, TensorType, Weight
 from fusebert.match.assemble import assemble
 from fusebert.match.find import Finding
 
-SECONDS = 240
+SECONDS = 1800  # generous: only what would never end is ended
 MODELS = ("onnx-bert-14-sdpa", "onnx-bert-dynamo-eager", "tf1-frozen", "tf-bert", "ort-fused-bert", "int8-dynamic-bert")
 PATIENT = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -300,7 +300,7 @@ def test_graphs_that_are_wrong_here_and_there(name):
 def test_functions_that_are_wrong_here_and_there(name):
     graph = sound(name)
     largest = max(graph.functions, key=lambda f: len(graph.functions[f].nodes) if "traced" not in f else 0)
-    for seed in range(100):
+    for seed in range(50):
         wrong = mutated(graph.functions[largest], Random(seed))
         survive(replace(graph, functions={**graph.functions, largest: wrong}))
 
