@@ -110,7 +110,8 @@ def test_checkpoints_traced_artifacts_and_tensorflow(tmp_path):
     more = {"traced": True, "precisions": ("bf16", "bf16"), "inclusive": True, **QUICK}
     report = bench([folder, tmp_path / "artifact", saved], (2,), (6,), (), tmp_path, **more)
     assert [row["engine"] for row in report.data()["speed"]] == [
-        "model by torch", "model by torch traced", "model by fusebert bf16", "artifact by fusebert int8",
+        "model by torch", "model by torch traced", "model by torch traced with fusebert bf16", "model by fusebert bf16",
+        "artifact by fusebert int8",
         "saved_model by tensorflow", "saved_model by fusebert bf16",
     ]  # fmt: skip
     assert set(report.facts["versions"]) == {"fusebert", "torch", "tensorflow"}

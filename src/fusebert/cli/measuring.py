@@ -97,7 +97,9 @@ def bench(
     bfloat16: Annotated[
         bool, typer.Option("--bfloat16", help="As --precision bf16; with --quantization, int8-bf16.")
     ] = False,
-    traced: Annotated[bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch.")] = False,
+    traced: Annotated[
+        bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch, stock and fused.")
+    ] = False,
     samples: Annotated[int, typer.Option(min=1, help="Different batches.")] = 10,
     test_times: Annotated[
         int, typer.Option("--test-times", "-t", min=0, help="Times that each is run; 0: about 1000 calls in all.")
@@ -164,6 +166,9 @@ def accuracy(
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
+    in_torch: Annotated[
+        bool, typer.Option("--in-torch", help="Checkpoints stay in torch; only their encoder is fusebert's.")
+    ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the results to this file, too.")] = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -177,6 +182,6 @@ def accuracy(
         as_json,
         lambda: work(
             models, task, data, samples, precisions, batch_size, threads, tokenizer, max_length, pooling, csv, told,
-            show_progress=True,
+            in_torch, show_progress=True,
         ),
     )  # fmt: skip

@@ -97,9 +97,10 @@ def bench(
     batch_sizes, sequence_lengths: 1 and 128, or what a model insists on, unless given. threads: all usable cores.
     samples, test_times: different batches, and how often each is run (0: about a thousand calls in all); or run_time,
     seconds for each engine and size. warmup: seconds before. inclusive: counts the time to convert the inputs.
-    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions, traced: fusebert
-    and, for checkpoints, traced and frozen torch beside. level: ONNX Runtime's optimisation.
-    seed, inputs: as in compare. output_dir: where the file goes; else beside the first model."""
+    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions: fusebert beside.
+    traced: for checkpoints traced and frozen torch beside, with its own encoder and with ours.
+    level: ONNX Runtime's optimisation. seed, inputs: as in compare. output_dir: where the file goes; else beside the
+    first model."""
     settings = _checked(Settings(tuple(map(str, models)), tuple(batch_sizes), tuple(sequence_lengths), **more))
     counts = tuple(threads) or (cores(),)
     if min(counts) < 1:
@@ -169,7 +170,7 @@ def _checked(settings: Settings) -> Settings:
 
 
 def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
-    """Each model by its own framework, then traced, then in each precision."""
+    """Each model by its own framework, then traced, then in each precision (traced with our encoder, and by itself)."""
     unknown = []
     for model in settings.models:
         path = Path(model)
@@ -184,10 +185,13 @@ def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Run
             if settings.precisions:
                 notes.append(f"{path} is an artifact, which has its own precision.")
             continue
-        if settings.traced and path.is_dir() and huggingface.is_checkpoint(path):
+        traced = settings.traced and path.is_dir() and huggingface.is_checkpoint(path)
+        if traced:
             yield open_runner(path, None, threads, traced=True)
         for precision in settings.precisions:
             try:
+                if traced:
+                    yield open_runner(path, precision, threads, traced=True, in_torch=True)
                 yield open_runner(path, precision, threads)
             except UnsupportedError as error:
                 notes.append(f"fusebert cannot run it by itself: {error}.")

@@ -30,20 +30,23 @@ def open_runner(
     level: int = 99,
     traced: bool = False,
     told: Told | None = None,
+    in_torch: bool = False,
 ) -> Runner:
     """A runner of a model by its own framework; by fusebert, if a precision is given or the model is an artifact.
 
     threads: as many as this process may use, or the framework's own choice, unless given.
     level: ONNX Runtime's optimisation, one of LEVELS.
     traced: a checkpoint is traced and frozen by torch.
-    told: names of inputs by role (ids, mask, types), which are found otherwise."""
+    told: names of inputs by role (ids, mask, types), which are found otherwise.
+    in_torch: a checkpoint in a precision stays in torch, where fusebert runs its encoder."""
     path = Path(path)
-    if precision is not None or (path.is_dir() and artifact.is_artifact(path)):
+    checkpoint = path.is_dir() and huggingface.is_checkpoint(path) and not artifact.is_artifact(path)
+    if (precision is not None and not (in_torch and checkpoint)) or (path.is_dir() and artifact.is_artifact(path)):
         return Fusebert(load(path, precision, threads), str(path))
     if path.is_dir() and tensorflow_files.is_saved_model(path):
         return TensorFlow(path, threads, told)
-    if path.is_dir() and huggingface.is_checkpoint(path):
-        return Torch(path, threads, traced)
+    if checkpoint:
+        return Torch(path, threads, traced, precision)
     if path.is_file():
         data = map_file(path)
         if onnx_files.looks_like(data):

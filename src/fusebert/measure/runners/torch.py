@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from fusebert.measure.runners.runner import Runner, first_line, import_framework
 
 
 class Torch(Runner):
-    """A Hugging Face checkpoint, by the class that its config.json names; as it is, or traced and frozen."""
+    """A Hugging Face checkpoint, by the class that its config.json names; as it is, or traced and frozen; and with its
+    own encoder, or ours in a precision."""
 
     framework = "torch"
 
-    def __init__(self, path: Path, threads: int | None = None, traced: bool = False) -> None:
+    def __init__(
+        self, path: Path, threads: int | None = None, traced: bool = False, precision: str | None = None
+    ) -> None:
         torch, transformers = (import_framework(name, path) for name in ("torch", "transformers"))
         if threads is not None:
             torch.set_num_threads(threads)
@@ -38,8 +42,11 @@ class Torch(Runner):
                 model = kind.from_pretrained(path, dtype=torch.float32, local_files_only=True).eval()
             except Exception as error:
                 raise FusebertError(f"{path} is not accepted by transformers: {first_line(error)}") from error
-            self.name = f"{path} by torch{' traced' if traced else ''}"
-            self.roles = _torch_roles(model)
+            if precision is not None:
+                _fuse(model, precision)
+            fused = f" with fusebert {precision}" if precision else ""
+            self.name = f"{path} by torch{' traced' if traced else ''}{fused}"
+            self.roles = replace(_torch_roles(model), precision=precision or "fp32")
             self._torch, self._model = torch, model
             self._traced: dict[Any, Any] | None = {} if traced else None  # by shape
             few = np.ones((1, 2), np.int64)
@@ -101,6 +108,16 @@ def _torch_roles(model: Any) -> Roles:
         longest=longest if longest is None or padding is None else longest - padding - 1,
         padding_id=padding,
     )
+
+
+def _fuse(model: Any, precision: str) -> None:
+    """Puts our encoder into a model, and leaves those that are made later as they are."""
+    imported = "fusebert.torch" in sys.modules
+    import fusebert.torch
+
+    if not imported:
+        fusebert.torch.disable()
+    fusebert.torch.optimize(model, precision)
 
 
 def _stock_classes() -> AbstractContextManager[None]:
