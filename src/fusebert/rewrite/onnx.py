@@ -73,7 +73,7 @@ def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     for number, place in enumerate(cuts):
         stock = Stock(f"stock_encoder_{number}", opset, int8, wanted.fast_gelu)
         inner, before, after = _in_floats(stock.name, place)
-        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), multi_head=False)
+        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), wanted.multi_head)
         groups.append([*before, *stock.nodes, *after])
         weights |= stock.weights
     with suppress(UnsupportedError):  # then the embeddings stay as they are

@@ -25,9 +25,10 @@ from fusebert.quantize import convert_encoder, smooth
 
 @dataclass(frozen=True)
 class Wanted:
-    """How encoders are to be replaced. `ranges` of their inputs make int8 static; `fast_gelu` is for stock kernels: the
-    tanh GELU for every GELU; with `int32` an ONNX model's int64 ids and masks become int32, with `float16` its weights
-    and graph become halves, with `length` its inputs take that many tokens only."""
+    """How encoders are to be replaced. `ranges` of their inputs make int8 static. `fast_gelu` and `multi_head` are for
+    stock kernels: the tanh GELU for every GELU, MultiHeadAttention instead of Attention. With `int32` an ONNX model's
+    int64 ids and masks become int32, with `float16` its weights and graph become halves, with `length` its inputs take
+    that many tokens only."""
 
     precision: str = "fp32"
     padding: str = "auto"
@@ -37,6 +38,7 @@ class Wanted:
     int32: bool = False
     float16: bool = False
     length: int | None = None
+    multi_head: bool = False
 
 
 @dataclass(frozen=True)
