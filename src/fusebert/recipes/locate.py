@@ -24,6 +24,7 @@ from fusebert.recipes.scope import Edge, Node, Scope, read_nodes, same_port
 
 _ANY = -1  # the port of a seed, which is not read through an edge
 _LOOK = 3  # how far inputs are looked at to tell which of two orders is meant
+_QUIET = 100  # nodes that pass something on, one after the other: more is a circle
 _STEPS = 40  # times the pattern's nodes: then a candidate is given up
 
 
@@ -352,9 +353,7 @@ class _Walk:
 
     def _plain(self, edge: Edge) -> Edge:
         """A tensor without the nodes that only pass it on."""
-        while (node := self.scope.nodes.get(edge.node)) is not None and node.op in QUIET and node.inputs:
-            edge = node.inputs[0]
-        return edge
+        return _behind(self.scope.nodes, edge, "")
 
     def _note(self, kept: dict[Any, Any], key: Any, value: Any, back: dict[Any, Any] | None = None) -> None:
         kept[key] = value
@@ -374,17 +373,19 @@ class _Walk:
         """Whether one tensor may stand for another, as far as can be seen from here."""
         pattern = self.locator.pattern
         p, g = pattern.nodes.get(wanted.node), self.scope.nodes.get(found.node)
+        if p is not None:
+            found = _behind(self.scope.nodes, found, p.op)
+            g = self.scope.nodes.get(found.node)
+        if p is not None and p.name not in self.nodes:
+            wanted = _behind(pattern.nodes, wanted, g.op if g is not None else "")
+            p = pattern.nodes.get(wanted.node)
         if p is None:
             if wanted in self.inputs and wanted.node not in pattern.constants:
                 return self._plain(self.inputs[wanted]) == self._plain(found)
             taken = found in self.bound and wanted.node not in pattern.constants
             return not taken and self.locator.mismatch(self.scope, wanted.node, found) is None
-        if g is None:
-            return p.op in QUIET
-        if p.name in self.nodes:
-            return self.nodes[p.name] == g.name or g.op in QUIET
-        if p.op in QUIET or g.op in QUIET:
-            return True
+        if g is None or p.name in self.nodes:
+            return g is not None and self.nodes[p.name] == g.name
         if p.op != g.op or len(p.inputs) != len(g.inputs) or g.name in self.back or not same_port(wanted, found, p.op):
             return False
         if depth == 0:
@@ -399,6 +400,16 @@ class _Walk:
 def _passes(node: Node) -> bool:
     """Whether a node gives what it is given."""
     return node.op in QUIET and len(node.inputs) == 1
+
+
+def _behind(nodes: Mapping[str, Node], edge: Edge, op: str) -> Edge:
+    """What a tensor is before nodes that only pass it on; one of operation `op` is not passed over."""
+    for _ in range(_QUIET):
+        node = nodes.get(edge.node)
+        if node is None or node.op == op or not _passes(node):
+            break
+        edge = node.inputs[0]
+    return edge
 
 
 def _then(pairs: list[tuple[Edge, Edge]], agenda: _Agenda) -> _Agenda:
