@@ -19,8 +19,9 @@ from fusebert.match.layer import Match
 from fusebert.match.mask import computed, hiding_value
 from fusebert.read import read
 from fusebert.recipes.graphs import open_graphs
-from fusebert.recipes.locate import Locator, Occurrence, Pattern
+from fusebert.recipes.locate import Locator
 from fusebert.recipes.meaning import TYPES
+from fusebert.recipes.pattern import Occurrence, Pattern
 from fusebert.recipes.replace import Output
 from fusebert.recipes.scope import Edge
 
