@@ -12,9 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fusebert.errors import DifferentError, FusebertError
+from fusebert.formats.onnx_write import outline
 from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
 from fusebert.onnxruntime import session
+from fusebert.progress import progress
 from fusebert.read import read
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
@@ -48,7 +50,8 @@ def replace_encoders(
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
     with _beside(out) as folder:
         made = folder / out.name
-        rewritten = _REWRITERS[target](path, made, wanted)
+        with progress("finding and replacing", None, show_progress):
+            rewritten = _REWRITERS[target](path, made, wanted)
         if target != "tensorflow":
             _check_onnx(path, made, load=not verify)
         tables, notes = _verified(path, made, target, wanted, show_progress) if verify else ((), ("Not compared.",))
@@ -76,10 +79,10 @@ def _check_onnx(path: Path, made: Path, load: bool) -> None:
         from onnx import checker
 
         try:
-            checker.check_model(str(made))
+            checker.check_model(outline(made))
         except checker.ValidationError as error:
             with suppress(checker.ValidationError):
-                checker.check_model(str(path))
+                checker.check_model(outline(path))
                 raise FusebertError(f"{path}: the result is no valid ONNX model: {error}") from None
     if load and find_spec("onnxruntime") is not None:
         session(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ _DTYPES: dict[int, Any] = {
     10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: ml_dtypes.bfloat16,
 }  # fmt: skip
 _OLDEST_OPSET = 7
+_OWN_MAPPING = 1 << 20  # bytes of a weight that is mapped by itself, so that its memory is free once nobody needs it
 _MOST_ELEMENTS = 1 << 40
 
 
@@ -102,6 +104,7 @@ class _Reader:
 
     def __init__(self, path: Path, data: memoryview, ranges: tuple[tuple[int, int], ...]) -> None:
         self._path, self._data, self._ranges = path, data, ranges
+        self._inode = path.stat().st_ino
 
     def _wrong(self, what: str) -> FusebertError:
         return FusebertError(f"{self._path}: {what}")
@@ -229,6 +232,8 @@ class _Reader:
         if tensor.HasField("mapped"):
             offset, length = self._ranges[tensor.mapped]
             data = np.frombuffer(self._data, np.uint8, length, offset)
+            if length == size and length > _OWN_MAPPING:
+                return lambda: _aligned(self._mapped_alone(offset, length), dtype)
         elif tensor.HasField("raw_data"):
             data = np.frombuffer(tensor.raw_data, np.uint8)
         else:
@@ -236,6 +241,13 @@ class _Reader:
         if len(data) != size:
             raise self._wrong(f"{where} has {len(data)} bytes, but its shape needs {size}")
         return lambda: _aligned(data, dtype)
+
+    def _mapped_alone(self, offset: int, length: int) -> Array:
+        """Bytes of the file in a mapping of their own, unless the path has another file by now."""
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                return np.memmap(self._path, np.uint8, "r", offset, (length,))
+        return np.frombuffer(self._data, np.uint8, length, offset)
 
     def _external(self, tensor: Any, where: str, dtype: Any, size: int) -> Callable[[], Array]:
         file, offset, length = external_file(self._path, tensor)
