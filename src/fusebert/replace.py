@@ -17,7 +17,6 @@ from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
-from fusebert.progress import progress
 from fusebert.read import read
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
@@ -52,7 +51,6 @@ def replace_encoders(
     with _beside(out) as folder:
         made = folder / out.name
         with progress("finding and replacing", None, show_progress):
-            with progress("finding and replacing", None, show_progress):
             rewritten = _REWRITERS[target](path, made, wanted)
         if target != "tensorflow":
             _check_onnx(path, made, load=not verify)
