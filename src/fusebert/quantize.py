@@ -27,15 +27,16 @@ _CREST = 6.0  # a weight of more than so many times its row's root mean square i
 _NEURONS = 64  # there may be one copy for so many
 
 
-def smooth(network: Network, threads: int | None = None) -> Network:
-    """The network made ready for int8: with input scales, and neurons split."""
+def smooth(network: Network, threads: int | None = None, split: bool = True) -> Network:
+    """The network made ready for int8: with input scales, and neurons split unless somebody else has the weights."""
     engine = Engine(network, make_plan("fp32", len(network.encoder.layers)), threads)
     length = min(_LENGTH, network.embeddings.longest)
     ids = random_ids(len(network.embeddings.word), length)
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
     rows = engine.embed(ids.ravel(), places, kinds)
-    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows.reshape(*ids.shape, -1)))
+    rows = rows.reshape(*ids.shape, -1)
+    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows, split))
 
 
 def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
@@ -43,7 +44,7 @@ def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
     return np.random.default_rng(0).integers(0, vocabulary, (_SEQUENCES, length))
 
 
-def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array) -> Encoder:
+def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array, split: bool = True) -> Encoder:
     """The encoder made ready for int8 by what embedded rows `[sequences, length, hidden]` show; the engine runs it in
     fp32."""
     peaks: list[dict[str, Array]] = [{} for _ in encoder.layers]
@@ -53,7 +54,10 @@ def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array) -> Enco
 
     sequences, length, hidden = rows.shape
     engine.run(rows.reshape(-1, hidden), Batch.ragged([length] * sequences), observer=watch)
-    return replace(encoder, layers=tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers)))
+    layers = tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers))
+    if split:
+        layers = tuple(_split_neurons(layer, peaks[i]["ffn_out"]) for i, layer in enumerate(layers))
+    return replace(encoder, layers=layers)
 
 
 def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
@@ -64,7 +68,7 @@ def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
         scales = np.sqrt(inputs / np.maximum(weights, weights.mean() * 1e-2 + 1e-12))
         scales = (scales / scales.mean()).astype(np.float32)
         changed |= {name: replace(getattr(layer, name), input_scales=scales) for name in names}
-    return _split_neurons(replace(layer, **changed), peaks["ffn_out"])
+    return replace(layer, **changed)
 
 
 def _split_neurons(layer: Layer, peaks: Array) -> Layer:
