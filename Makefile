@@ -4,10 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_COMPILE := 0
 
-.PHONY: demo test check bench quality sanitize format clean
+.PHONY: demo test check style types imports zoo bench quality sanitize format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
+NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.*)
 
 # The package itself, editable, with its native core; built again when a native source changed.
 $(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
@@ -31,17 +33,28 @@ build/legacy/.installed: requirements/legacy.txt | $(VENV)/.developed
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py
 
-test: check sanitize build/legacy/.installed
-	$(BIN)/python tests/zoo.py
-	$(BIN)/python -m pytest
+test:
+	$(MAKE) --jobs=2 --output-sync check zoo sanitize
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-check: $(VENV)/.developed
-	mkdir -p build
+check: style types imports
+
+style: $(VENV)/.developed
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+
+# Without mypy's cache: what it holds may differ from what a fresh clone would show.
+types: $(VENV)/.developed
+	$(BIN)/mypy --cache-dir=/dev/null
+
+imports: $(VENV)/.developed
+	mkdir -p build
 	$(BIN)/lint-imports > build/imports.log 2>&1 || (cat build/imports.log; false)
-	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.cc)
+
+# The models that tests read: what exporters really write, kept in build/zoo.
+zoo: build/legacy/.installed
+	PYTHONPATH=tests $(BIN)/python -m zoo
 
 # The native tests under address, undefined-behaviour and thread sanitizers.
 sanitize: $(VENV)/.developed
@@ -56,7 +69,7 @@ quality: $(VENV)/.developed
 format: $(VENV)/.developed
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
-	$(BIN)/clang-format -i $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.cc)
+	$(BIN)/clang-format -i $(NATIVE)
 
 clean:
 	rm -rf build demo $(VENV)

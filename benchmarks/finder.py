@@ -27,6 +27,7 @@ ROUNDS = 3
 
 sys.path.insert(0, str(ROOT / "tests"))
 zoo: Any = importlib.import_module("zoo")
+workshop: Any = importlib.import_module("zoo.workshop")
 
 
 def make(names: list[str], depths: list[int]) -> None:
@@ -41,11 +42,7 @@ def make(names: list[str], depths: list[int]) -> None:
                 jobs.setdefault(entry.maker, []).append({"folder": str(folder), "recipe": recipe})
     PLACE.mkdir(parents=True, exist_ok=True)
     for maker, wanted in jobs.items():
-        file = PLACE / f"{maker}.json"
-        file.write_text(json.dumps(wanted))
-        script = str(ROOT / "tests" / zoo.SCRIPTS[maker][0])
-        with (PLACE / f"{maker}.log").open("w") as log:
-            subprocess.run([sys.executable, script, str(file)], stdout=log, stderr=log, env=zoo._environment(maker))
+        workshop.start(maker, wanted, PLACE)
 
 
 def timed(name: str, layers: int) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 import fusebert
 from fusebert.engine import cores, isa
 from fusebert.graph import Array
-from fusebert.measure.bench import interleave
+from fusebert.measure.timing import interleave
 from fusebert.plan import PRECISIONS
 from fusebert.report import Report, Table
 from fusebert.show import show

@@ -88,6 +88,7 @@ def save(model: Any, tokenizer: Any, folder: Path) -> list[Path]:
     if hasattr(transformers, "TFAutoModelForSequenceClassification") and transformers.is_tf_available():
         tensorflow = transformers.TFAutoModelForSequenceClassification.from_pretrained(folder, from_pt=True)
         tensorflow.save(folder / "saved_model")
+        tokenizer.save_pretrained(folder / "saved_model" / "assets")
         written.append(folder / "saved_model")
     return written
 

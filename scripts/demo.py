@@ -11,7 +11,7 @@ import numpy as np
 
 import fusebert
 from fusebert.engine import cores, isa
-from fusebert.measure.bench import interleave
+from fusebert.measure.timing import interleave
 from fusebert.report import Report, Table
 from fusebert.show import show
 

@@ -1,7 +1,9 @@
 """What all tests share: the tests' own helpers on the path, quiet frameworks, and a fixture per instruction set."""
 
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -9,10 +11,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of NumPy and torch: models are tiny, and a test runs on every core
 
 import pytest
 
-from fusebert import engine
+from fusebert import cli, engine
 
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 
@@ -22,6 +25,28 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every instruction set of this machine in turn, forced."""
     monkeypatch.setenv("FUSEBERT_ISA", request.param)
     return str(request.param)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A command as it is typed: run("inspect", path, "--json", code=2) gives what it printed; `code` is how it ends."""
+
+    def call(*words: object, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as stop:
+            cli.app([str(word) for word in words])
+        captured = capsys.readouterr()
+        assert (stop.value.code or 0) == code, captured
+        return captured.out + captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the script MAKE of a test file wrote into a folder, in a process of its own: frameworks stay out of ours."""
+    folder = tmp_path_factory.mktemp("made")
+    subprocess.run([sys.executable, "-c", request.module.MAKE, str(folder)], check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

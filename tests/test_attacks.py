@@ -3,17 +3,16 @@ nothing crashes or hangs, and no file of a few kilobytes costs more than 200 MB.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from checkpoints import make_checkpoint
+from costs import little_memory, no_hang
 from damage import damage, replaced
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,17 +21,15 @@ from safetensors.numpy import load_file, save_file
 import fusebert
 from fusebert import FusebertError
 
-MEMORY = 200 << 20
-SECONDS = 120  # for all examples of a test together
+SECONDS = 1800  # generous: only what would never end is ended
 PATIENT = settings(max_examples=150, deadline=None, derandomize=True)
 TEXTS = ["the cat sat on the mat!", ("unable", "dogs ran.")]
 
 
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with no_hang(SECONDS):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -64,20 +61,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.save({name: torch.from_numpy(array) for name, array in tensors.items()}, pickled / "pytorch_model.bin")
     (pickled / "model.safetensors").unlink()
     return {folder.name: folder for folder in home.iterdir()}
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Fails if the process ever held much more than before. Resets the kernel's record of the peak, so Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _peak()
-    yield
-    assert _peak() - before < MEMORY
-
-
-def _peak() -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) << 10
 
 
 def use(folder: Path, precision: str | None = None) -> None:

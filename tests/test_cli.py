@@ -7,8 +7,6 @@ import sys
 import pytest
 import stock
 
-from fusebert import cli
-
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "is", "red", "blue", "what"]]
 
 
@@ -19,18 +17,6 @@ def folders(tmp_path_factory):
         made[head] = stock.make(tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS))
         (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return made
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words: object, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.app([str(word) for word in words])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured
-        return captured.out + captured.err
-
-    return call
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8-bf16"])

@@ -16,11 +16,9 @@ def test_import_and_a_whole_run_need_no_framework(minilm):
     assert run(blocked + code.format(str(minilm))).strip() == "(1, 384)"
 
 
-def test_import_is_quick():
-    code = "import time; t = time.process_time()\nfrom fusebert import load\nprint(time.process_time() - t)"
-    assert min(float(run(code)) for _ in range(3)) < 0.6  # seconds of the processor's time, which others do not take
-
-
-def test_importing_loads_no_framework_by_itself():
-    code = f"import sys; from fusebert import load, optimize; print([n for n in {BLOCKED!r} if n in sys.modules])"
-    assert run(code).strip() == "[]"
+def test_importing_loads_little():
+    """What takes long to import is left to the first call that needs it."""
+    code = "import sys; before = set(sys.modules)\nimport fusebert\nfrom fusebert import load, optimize\n"
+    code += "names = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+    code += "print(*sorted(names - sys.stdlib_module_names))"
+    assert set(run(code).split()) <= {"fusebert", "numpy", "ml_dtypes"}

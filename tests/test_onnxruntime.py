@@ -193,6 +193,9 @@ def test_int8_weights_input_scales_and_static_ranges(tmp_path, precision):
     path = save(tmp_path / "s.onnx", weights(encoder), settings | {"ranges": ranges}, mask=mask)
     static = run(path, rows, mask)[0]
     assert np.array_equal(static, expected(encoder, rows, mask, precision, ranges=ranges)[0])
+    wide = [-200.0, 200.0, *ranges[2:]]  # too wide for 8 bits: that product finds its range per token, in every host
+    path = save(tmp_path / "w.onnx", weights(encoder), settings | {"ranges": wide}, mask=mask)
+    assert np.array_equal(run(path, rows, mask)[0], expected(encoder, rows, mask, precision, ranges=wide)[0])
     assert not np.array_equal(static, expected(encoder, rows, mask, precision)[0])
 
 

@@ -144,6 +144,24 @@ def test_a_real_model_in_every_precision(minilm):
             assert visible_rows(stock.cosine(got, want), encoded["attention_mask"]).min() >= COSINE[precision]
 
 
+def test_a_real_classifier_decides_as_before(shared_data):
+    """MiniLM fine-tuned on MRPC: the same classes in fp32, and logits near stock's in every precision."""
+    folder = shared_data.parent / "models" / "minilm-mrpc"
+    if not folder.is_dir():
+        pytest.skip(f"there is no {folder}")
+    lines = (shared_data / "mrpc_dev.tsv").read_text(encoding="utf-8-sig").splitlines()[1:33]
+    pairs = [line.split("\t")[3:] for line in lines]
+    encoded = transformers.AutoTokenizer.from_pretrained(folder)(pairs, padding=True, return_tensors="np")
+    want = stock.run(stock.load(folder, "sequence"), **encoded)["logits"]
+    for precision in PRECISIONS:
+        ours = fusebert.torch.optimize(stock.load(folder, "sequence", "sdpa"), precision=precision)
+        got = stock.run(ours, **encoded)["logits"]
+        assert np.median(np.abs(got - want)) <= {"fp32": 1e-5, "bf16": 0.01}.get(precision, 0.05)
+        if precision == "fp32":
+            assert stock.error(got, want) <= 1e-4
+            assert (got.argmax(1) == want.argmax(1)).all()
+
+
 def test_int8_is_the_engines_own(minilm):
     """The model's embeddings give the sample for smoothing, so nothing is lost against fusebert.load."""
     encoder = fusebert.torch.optimize(stock.load(minilm), precision="int8").encoder

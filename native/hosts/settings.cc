@@ -1,5 +1,6 @@
 #include "settings.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "error.h"
@@ -34,6 +35,8 @@ T pick(const std::vector<T>& values, size_t layers, size_t each, size_t place, c
   return values[place];
 }
 
+constexpr float kSteps = 255, kLargestStep = 1.0f / 3;  // of 8 bits
+
 void set_ranges(const std::vector<float>& ranges, std::span<fb_layer> layers) {
   if (ranges.size() != layers.size() * FB_PRODUCTS * 2)
     throw Invalid("ranges hold %zu numbers; %zu layers need %zu (low and high of four products)", ranges.size(),
@@ -44,6 +47,9 @@ void set_ranges(const std::vector<float>& ranges, std::span<fb_layer> layers) {
       plan.input_min = *range++, plan.input_max = *range++;
       if (!(std::isfinite(plan.input_min) && std::isfinite(plan.input_max) && plan.input_min < plan.input_max))
         throw Invalid("ranges: every low must be finite and below its high");
+      // Steps that large would make a 0 of most numbers: such a product finds its range per token, as in every host.
+      if (std::max(plan.input_max, 0.0f) - std::min(plan.input_min, 0.0f) > kSteps * kLargestStep)
+        plan.input_min = plan.input_max = 0;
     }
 }
 

@@ -38,6 +38,9 @@ def optimize(
     dry_run: bool = False,
     expected: Mapping[str, int | None] | None = None,
     ranges: Any = None,
+    float16: bool = False,
+    length: int | None = None,
+    verbose: bool = False,
 ) -> Report:
     """Optimises a model, and proves that it answers as before.
 
@@ -46,6 +49,8 @@ def optimize(
     default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
     padding: what becomes of hidden positions in a fused operator: "auto", "skip", "first" or "compute".
     fast_gelu: stock kernels use the tanh GELU for every GELU. int32: an ONNX model's int64 ids and masks become int32.
+    float16: weights and graph of an ONNX model become halves, its inputs and outputs stay. length: its inputs take that
+    many tokens only. verbose: tells more of a graph: the encoders' places, and the nodes before and after.
     expected: sizes (heads, hidden) that the encoders of a graph must have; a contradiction is an error.
     ranges: input ranges, or the path of a file with them, as `calibrate` writes it: int8 becomes static.
 
@@ -54,6 +59,8 @@ def optimize(
     chosen = target or default_target(path, out)
     if chosen not in ("standalone", *TARGETS):
         raise FusebertError(f"target {chosen!r} is unknown; use standalone, {', '.join(TARGETS)}")
+    if "onnxruntime" not in chosen and (float16 or int32 or length is not None):
+        raise FusebertError(f"float16, int32 inputs and a settled length are for ONNX Runtime, not for {chosen}")
     if chosen == "standalone":
         return _standalone(path, out, precision, head, overwrite, verify, threads, show_progress, ranges)
     if not is_graph(path) or (chosen == "tensorflow") == looks_like_onnx(path):
@@ -61,10 +68,10 @@ def optimize(
     if precision not in PRECISIONS or padding not in ("auto", "skip", "first", "compute"):
         raise FusebertError(f"precision is one of {', '.join(PRECISIONS)}; padding is auto, skip, first or compute")
     _check_expected(path, expected or {})
-    wanted = Wanted(precision, padding, threads, ranges, fast_gelu, int32)
+    wanted = Wanted(precision, padding, threads, ranges, fast_gelu, int32, float16, length)
     if dry_run:
-        return plan_replacement(path, chosen, wanted)
-    return replace_encoders(path, out, chosen, wanted, verify, overwrite, show_progress)
+        return plan_replacement(path, chosen, wanted, verbose)
+    return replace_encoders(path, out, chosen, wanted, verify, overwrite, show_progress, verbose)
 
 
 def _check_expected(path: Path, expected: Mapping[str, int | None]) -> None:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress(label: str, total: int, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """Yields `advance(steps)`; draws nothing unless `show` is set and standard error is a terminal."""
+def progress(label: str, total: int | None, show: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yields `advance(steps)`; draws nothing unless `show` is set and standard error is a terminal. Without a total the
+    bar only moves to and fro."""
     if not (show and sys.stderr.isatty()):
         yield lambda _: None
         return

@@ -1,8 +1,11 @@
 """Weights in the types of a plan: a Network in, the same Network in bf16 or int8 out.
 
-Smoothing: a few columns of a LayerNorm's output are far larger than the rest, and would coarsen the 8-bit steps of all
+Smoothing: a few columns of a product's input are far larger than the rest, and would coarsen the 8-bit steps of all
 others. Dividing such columns and multiplying their weights keeps the product and evens out the steps. Which columns
-they are does not depend on the text, so random ids show them and no data is asked for."""
+they are does not depend on the text, so random ids show them and no data is asked for.
+
+Splitting: behind the activation a few neurons have a weight that dwarfs the others of its row and coarsens their steps.
+Such a neuron is computed twice or more, and its weights are shared out: the sum is the same, the steps are finer."""
 
 from __future__ import annotations
 
@@ -20,17 +23,20 @@ from fusebert.plan import PRODUCTS, Plan, make_plan
 
 _SEQUENCES, _LENGTH = 4, 64  # of random ids
 _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
+_CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
+_NEURONS = 64  # there may be one copy for so many
 
 
-def smooth(network: Network, threads: int | None = None) -> Network:
-    """The network with input scales for the int8 products behind a LayerNorm."""
+def smooth(network: Network, threads: int | None = None, split: bool = True) -> Network:
+    """The network made ready for int8: with input scales, and neurons split unless somebody else has the weights."""
     engine = Engine(network, make_plan("fp32", len(network.encoder.layers)), threads)
     length = min(_LENGTH, network.embeddings.longest)
     ids = random_ids(len(network.embeddings.word), length)
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
     rows = engine.embed(ids.ravel(), places, kinds)
-    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows.reshape(*ids.shape, -1)))
+    rows = rows.reshape(*ids.shape, -1)
+    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows, split))
 
 
 def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
@@ -38,9 +44,9 @@ def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
     return np.random.default_rng(0).integers(0, vocabulary, (_SEQUENCES, length))
 
 
-def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array) -> Encoder:
-    """The encoder with the input scales that embedded rows `[sequences, length, hidden]` ask for; the engine runs it
-    in fp32."""
+def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array, split: bool = True) -> Encoder:
+    """The encoder made ready for int8 by what embedded rows `[sequences, length, hidden]` show; the engine runs it in
+    fp32."""
     peaks: list[dict[str, Array]] = [{} for _ in encoder.layers]
 
     def watch(layer: int, product: int, inputs: Array) -> None:
@@ -48,7 +54,10 @@ def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array) -> Enco
 
     sequences, length, hidden = rows.shape
     engine.run(rows.reshape(-1, hidden), Batch.ragged([length] * sequences), observer=watch)
-    return replace(encoder, layers=tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers)))
+    layers = tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers))
+    if split:
+        layers = tuple(_split_neurons(layer, peaks[i]["ffn_out"]) for i, layer in enumerate(layers))
+    return replace(encoder, layers=layers)
 
 
 def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
@@ -60,6 +69,33 @@ def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
         scales = (scales / scales.mean()).astype(np.float32)
         changed |= {name: replace(getattr(layer, name), input_scales=scales) for name in names}
     return replace(layer, **changed)
+
+
+def _split_neurons(layer: Layer, peaks: Array) -> Layer:
+    """The layer with copies of those neurons whose weights dwarf others, and with ffn_out in int8."""
+    even = np.maximum(peaks / max(np.median(peaks), peaks.mean() * 1e-2 + 1e-12), 1)
+    scales = np.sqrt(np.sqrt(even)).astype(np.float32)  # gently: a token's peak is rarely where others have theirs
+    weight = layer.ffn_out.floats() * scales
+    crest = (np.abs(weight) / np.sqrt((weight**2).mean(1, keepdims=True) + 1e-20)).max(0)
+    copies = np.ones(len(crest), np.int64)
+    for _ in range(len(crest) // _NEURONS):
+        largest = np.argmax(crest / copies)
+        if crest[largest] <= _CREST * copies[largest]:
+            break
+        copies[largest] += 1
+    places = np.concatenate([np.arange(len(copies)), np.repeat(np.arange(len(copies)), copies - 1)])
+    values, steps = quantize((weight / copies)[:, places])
+    for neuron in np.flatnonzero(copies > 1):
+        left = weight[:, neuron].copy()
+        for done, place in enumerate(np.flatnonzero(places == neuron)):  # each takes up what the others rounded away
+            values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), -127, 127)
+            left -= values[:, place] * steps
+    ffn_in, bias = layer.ffn_in, layer.ffn_in.bias
+    return replace(
+        layer,
+        ffn_in=replace(ffn_in, weight=ffn_in.weight[places], bias=None if bias is None else bias[places]),
+        ffn_out=replace(layer.ffn_out, weight=values, scales=steps, input_scales=scales[places]),
+    )
 
 
 def convert(network: Network, plan: Plan) -> Network:

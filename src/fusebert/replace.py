@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from fusebert.errors import DifferentError, FusebertError
+from fusebert.formats.onnx_write import outline
 from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
+from fusebert.onnxruntime import session
+from fusebert.progress import progress
 from fusebert.read import read
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places
+from fusebert.rewrite.places import Rewritten, Wanted, check_length, choose_padding, find_places
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 TARGETS = {"onnxruntime": "onnxruntime", "stock-onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}  # who runs it
@@ -35,8 +39,9 @@ def replace_encoders(
     verify: bool = True,
     overwrite: bool = False,
     show_progress: bool = False,
+    verbose: bool = False,
 ) -> Report:
-    """Writes the model at `path` to `out` with fused operators for `target`.
+    """Writes the model at `path` to `out` with fused operators for `target`; `verbose` tells more of what was found.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
     if out.exists() and not overwrite:
@@ -45,19 +50,42 @@ def replace_encoders(
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
     with _beside(out) as folder:
         made = folder / out.name
-        rewritten = _REWRITERS[target](path, made, wanted)
+        with progress("finding and replacing", None, show_progress):
+            rewritten = _REWRITERS[target](path, made, wanted)
+        if target != "tensorflow":
+            _check_onnx(path, made, load=not verify)
         tables, notes = _verified(path, made, target, wanted, show_progress) if verify else ((), ("Not compared.",))
-        report = _report(f"{path} -> {out}", path, made, target, wanted.precision, rewritten, tables, notes)
+        notes = tuple(dict.fromkeys((*rewritten.notes, *notes)))
+        report = _report(f"{path} -> {out}", path, made, target, wanted, rewritten, tables, notes, verbose)
         _put_in_place(folder, out)
     return report
 
 
-def plan_replacement(path: Path, target: str, wanted: Wanted) -> Report:
+def plan_replacement(path: Path, target: str, wanted: Wanted, verbose: bool = False) -> Report:
     """What would be replaced, without writing anything."""
-    finding, cuts = find_places(path, read(path))
+    graph = read(path)
+    finding, cuts = find_places(path, graph)
+    check_length(path, finding, wanted.length)
     rows = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
     rewritten = Rewritten(finding, cuts, rows)
-    return _report(f"{path} (nothing was written)", path, None, target, wanted.precision, rewritten, (), ())
+    notes = graph.facts.get("repairs", ())
+    return _report(f"{path} (nothing was written)", path, None, target, wanted, rewritten, (), notes, verbose)
+
+
+def _check_onnx(path: Path, made: Path, load: bool) -> None:
+    """Refuses a file that ONNX's own checker or ONNX Runtime does not accept, as far as they are installed. What the
+    checker has against the original as well counts for nothing: it does not know all that is in use."""
+    with suppress(ImportError):
+        from onnx import checker
+
+        try:
+            checker.check_model(outline(made))
+        except checker.ValidationError as error:
+            with suppress(checker.ValidationError):
+                checker.check_model(outline(path))
+                raise FusebertError(f"{path}: the result is no valid ONNX model: {error}") from None
+    if load and find_spec("onnxruntime") is not None:
+        session(made)
 
 
 def _verified(
@@ -71,20 +99,39 @@ def _verified(
         worst = max(same, key=lambda d: d.worst_error)
         raise DifferentError(
             f"{path} with fused operators differs too much from the original: {worst.output} by "
-            f"{worst.worst_error:.3g} of its scale; nothing was written. "
+            f"{worst.worst_error:.3g} of its scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. "
             f"{'Try another precision.' if wanted.ranges is None else BEYOND_RANGES}"
         )
     return (table(same),), (f"Compared with the original, both run by {framework}.", *same.notes)
 
 
 def _report(
-    title: str, path: Path, made: Path | None, target: str, precision: str, rewritten: Rewritten,
-    tables: tuple[Table, ...], notes: tuple[str, ...],
+    title: str, path: Path, made: Path | None, target: str, wanted: Wanted, rewritten: Rewritten,
+    tables: tuple[Table, ...], notes: tuple[str, ...], verbose: bool,
 ) -> Report:  # fmt: skip
-    facts = {"for": target, "precision": precision, "bytes_before": _bytes(path)}
+    facts = {"for": target, "precision": wanted.precision, "bytes_before": _bytes(path)}
     if made is not None:
         facts |= {"bytes_after": _bytes(made), "verdict": "same answers within tolerance" if tables else "not compared"}
-    return Report(title, facts, (_encoders(rewritten), *tables), notes)
+    more = (_places(rewritten), *([_nodes(path, made)] if made is not None else [])) if verbose else ()
+    return Report(title, facts, (_encoders(rewritten), *more, *tables), notes)
+
+
+def _places(rewritten: Rewritten) -> Table:
+    """What else is known of each encoder, and where it sits in the graph."""
+    columns = ("rows", "mask_tensor", "encoded", "taps", "activation", "epsilon", "scale")
+    rows = tuple(
+        (c.rows, c.mask or "none", c.outputs[0], ", ".join(map(str, c.taps)) or "none", c.found.activation,
+         c.found.epsilon, c.found.scale)
+        for c in rewritten.cuts
+    )  # fmt: skip
+    return Table("places", columns, rows)
+
+
+def _nodes(path: Path, made: Path) -> Table:
+    """How many nodes there were and are, of every kind whose number changed."""
+    before, after = (Counter(node.word for node in read(file).nodes) for file in (path, made))
+    changed = sorted(word for word in before | after if before[word] != after[word])
+    return Table("nodes", ("operation", "before", "after"), tuple((w, before[w], after[w]) for w in changed))
 
 
 def _encoders(rewritten: Rewritten) -> Table:

@@ -277,3 +277,19 @@ def test_a_weight_can_be_made_from_an_array():
     weight = Weight.of(np.ones((2, 3), np.float16))
     assert (weight.shape, weight.dtype) == ((2, 3), "float16")
     assert weight.read().all()
+
+
+def test_large_weights_are_there_though_the_file_is_gone(tmp_path):
+    """They are mapped when they are asked for, each by itself; what was read is what was there then."""
+    array = np.arange(1 << 19, dtype=np.float32)
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy")
+    stored = [numpy_helper.from_array(array, "w")]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", [x], [y], stored)
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    weight = fusebert.read(tmp_path / "model.onnx").weights["w"]
+    assert np.array_equal(weight.read(), array)
+    (tmp_path / "other").write_bytes(bytes(1 << 22))
+    (tmp_path / "other").rename(tmp_path / "model.onnx")
+    assert np.array_equal(weight.read(), array)
+    (tmp_path / "model.onnx").unlink()
+    assert np.array_equal(weight.read(), array)

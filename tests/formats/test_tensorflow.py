@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,13 +104,6 @@ with v1.Graph().as_default(), v1.Session() as session:  # partitioned variables,
     builder.save()
     np.savez(folder + "/parts.npz", **session.run(wanted))
 """
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tensorflow")
-    subprocess.run([sys.executable, "-c", MAKE, str(folder)], check=True, capture_output=True)
-    return folder
 
 
 def words(graph):

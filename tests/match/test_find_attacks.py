@@ -3,13 +3,10 @@ Nothing else is raised, nothing hangs, and no small graph costs much memory."""
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import zoo
+from costs import assert_in_proportion, little_memory, no_hang
 from damage import damage
 from hypothesis import HealthCheck, given, settings
 from small import Small
@@ -31,8 +29,7 @@ from fusebert.graph import Graph, Node, TensorType, Weight
 from fusebert.match.assemble import assemble
 from fusebert.match.find import Finding
 
-MEMORY = 200 << 20
-SECONDS = 240
+SECONDS = 1800  # generous: only what would never end is ended
 MODELS = ("onnx-bert-14-sdpa", "onnx-bert-dynamo-eager", "tf1-frozen", "tf-bert", "ort-fused-bert", "int8-dynamic-bert")
 PATIENT = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -42,23 +39,8 @@ HUGE = 1 << 40
 
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
-    faulthandler.dump_traceback_later(SECONDS, exit=True)
-    yield
-    faulthandler.cancel_dump_traceback_later()
-
-
-@contextmanager
-def little_memory() -> Iterator[None]:
-    """Fails if the process ever held much more than before; Linux only."""
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _peak()
-    yield
-    assert _peak() - before < MEMORY
-
-
-def _peak() -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) << 10
+    with no_hang(SECONDS):
+        yield
 
 
 def survive(graph: Graph) -> Finding | None:
@@ -233,33 +215,30 @@ def _chain(count: int, word: str = "Relu", extra: tuple[str, ...] = ()) -> Graph
 
 
 @pytest.mark.parametrize(
-    ("word", "extra", "count"),
-    [
-        ("Relu", (), 50_000), ("Add", ("c",), 8000), ("Mul", ("x",), 8000), ("Erf", (), 8000), ("Transpose", (), 8000),
-        ("Identity", (), 8000),
-    ],
-)  # fmt: skip
-def test_a_long_chain_takes_time_in_proportion(word, extra, count):
-    seconds = []
-    for length in (count // 4, count):
-        start = time.perf_counter()
-        survive(_chain(length, word, extra))
-        seconds.append(time.perf_counter() - start)
-    assert seconds[1] < 60
-    assert seconds[1] < 8 * seconds[0] + 1
+    ("word", "extra"),
+    [("Relu", ()), ("Add", ("c",)), ("Mul", ("x",)), ("Erf", ()), ("Transpose", ()), ("Identity", ())],
+)
+def test_a_long_chain_takes_work_in_proportion(word, extra):
+    assert_in_proportion(lambda length: survive(_chain(length, word, extra)), 200)
 
 
-def test_many_products_sums_and_norms_one_after_the_other():
+def test_a_very_long_chain():
+    survive(_chain(20_000))
+
+
+def _norms(count: int) -> Graph:
     nodes, last = [], "x"
-    for i in range(4000):
+    for i in range(count):
         nodes.append(Node("MatMul", (last, "w"), (f"p{i}",), {}, f"product {i}"))
         nodes.append(Node("Add", (f"p{i}", last), (f"s{i}",), {}, f"sum {i}"))
         nodes.append(Node("LayerNormalization", (f"s{i}", "g"), (f"l{i}",), {}, f"norm {i}"))
         last = f"l{i}"
     weights = {"w": np.ones((8, 8), np.float32), "g": np.ones(8, np.float32)}
-    start = time.perf_counter()
-    survive(graph_of(*nodes, weights=weights, shape=(None, None, 8), dtype="float32"))
-    assert time.perf_counter() - start < 20
+    return graph_of(*nodes, weights=weights, shape=(None, None, 8), dtype="float32")
+
+
+def test_many_products_sums_and_norms_take_work_in_proportion():
+    assert_in_proportion(lambda count: survive(_norms(count)), 50)
 
 
 def test_many_large_constants_are_not_all_computed():
@@ -321,7 +300,7 @@ def test_graphs_that_are_wrong_here_and_there(name):
 def test_functions_that_are_wrong_here_and_there(name):
     graph = sound(name)
     largest = max(graph.functions, key=lambda f: len(graph.functions[f].nodes) if "traced" not in f else 0)
-    for seed in range(100):
+    for seed in range(50):
         wrong = mutated(graph.functions[largest], Random(seed))
         survive(replace(graph, functions={**graph.functions, largest: wrong}))
 

@@ -10,9 +10,9 @@ import pytest
 import stock
 import zoo
 
-from fusebert import cli
+from fusebert import accuracy, cli
 from fusebert.errors import FusebertError
-from fusebert.measure.accuracy import accuracy, class_scores, spearman
+from fusebert.measure.accuracy import class_scores, spearman
 from fusebert.measure.tasks import find_task, read_task, read_texts
 from fusebert.optimize import optimize
 

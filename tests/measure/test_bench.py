@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import zoo
 from checkpoints import make_checkpoint
 
 import fusebert
-from fusebert import cli
 from fusebert.errors import FusebertError
-from fusebert.measure.bench import bench, interleave
+from fusebert.measure.bench import bench
 from fusebert.measure.samples import pad_to_lengths
+from fusebert.measure.timing import interleave
 
 QUICK = {"samples": 2, "test_times": 2}
 COLUMNS = [
@@ -109,7 +110,8 @@ def test_checkpoints_traced_artifacts_and_tensorflow(tmp_path):
     more = {"traced": True, "precisions": ("bf16", "bf16"), "inclusive": True, **QUICK}
     report = bench([folder, tmp_path / "artifact", saved], (2,), (6,), (), tmp_path, **more)
     assert [row["engine"] for row in report.data()["speed"]] == [
-        "model by torch", "model by torch traced", "model by fusebert bf16", "artifact by fusebert int8",
+        "model by torch", "model by torch traced", "model by torch traced with fusebert bf16", "model by fusebert bf16",
+        "artifact by fusebert int8",
         "saved_model by tensorflow", "saved_model by fusebert bf16",
     ]  # fmt: skip
     assert set(report.facts["versions"]) == {"fusebert", "torch", "tensorflow"}
@@ -159,15 +161,8 @@ def test_settings_that_make_no_sense(settings, message):
 
 
 @pytest.fixture
-def run(capsys, tmp_path):
-    def call(*words: object, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.app(["bench", *(str(word) for word in words)])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured
-        return captured.out + captured.err
-
-    return call
+def run(run):
+    return partial(run, "bench")
 
 
 def test_the_command_and_its_exit_codes(run, model, tmp_path):

@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fusebert
-from fusebert import cli
+from fusebert import calibrate, cli
 from fusebert.errors import FusebertError
 from fusebert.factors import FORMS, read_factors, write_factors
-from fusebert.measure.calibrate import calibrate
 from fusebert.measure.histogram import Histogram, choose_range
 from fusebert.plan import PRODUCTS, Product, make_plan
 

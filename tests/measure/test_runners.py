@@ -140,8 +140,12 @@ def test_checkpoints_by_torch_traced_or_not_and_by_fusebert(tmp_path, family, he
     fusebert.load(folder).save(tmp_path / "artifact")
     runners = [open_runner(folder), open_runner(folder, traced=True), open_runner(folder, "fp32")]
     runners.append(open_runner(tmp_path / "artifact"))
+    runners += [open_runner(folder, "fp32", traced=traced, in_torch=True) for traced in (False, True)]
     engines = [runner.name.rpartition(" by ")[2] for runner in runners]
-    assert engines == ["torch", "torch traced", "fusebert fp32", "fusebert fp32"]
+    assert engines == [
+        "torch", "torch traced", "fusebert fp32", "fusebert fp32", "torch with fusebert fp32",
+        "torch traced with fusebert fp32",
+    ]  # fmt: skip
     for runner in runners:
         for shape in ((3, 9), (1, 4)):
             got = runner.run(*(array[: shape[0], : shape[1]] for array in (ids, mask, types)))

@@ -13,6 +13,8 @@ from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import load, save, to_text
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
+from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytest.importorskip("tensorflow")
@@ -121,6 +123,14 @@ def test_1_hidden_states_are_not_wired_to_the_last_layer(recipes, tmp_path):
     reason = "outside the pattern, reads|it is returned as"
     with pytest.raises(NotFoundError, match=reason):
         replace_pattern(zoo.get("tf-bert-taps").make(), recipes("tf-bert"), tmp_path / "out")
+
+
+def test_14_other_spellings_and_depths_are_told_and_are_for_the_finder(recipes, tmp_path):
+    """A recipe is one exporter's way to write one depth; the one command needs none."""
+    with pytest.raises(NotFoundError, match=r"it is .*, but the pattern has"):
+        replace_pattern(zoo.get("tf-official-first").make(), recipes("tf-bert"), tmp_path / "out")
+    for name in ("tf-official-first", "keras-own", "tf-bert-erf-sum"):
+        assert len(rewrite_tensorflow(zoo.get(name).make(), tmp_path / name, Wanted()).cuts) == 1
 
 
 def test_18_a_recipe_that_computes_something_else_is_not_written(recipes, tmp_path):

@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toys import frozen, graph_of, recipe
 
-from fusebert import cli
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow import message
 from fusebert.recipes.configure import Settings, configure_op
@@ -20,18 +19,6 @@ from fusebert.recipes.replace import replace_pattern
 
 TEXT = "x Placeholder\nw Const value=2\nhalf Const value=0.5\na Mul x w\nc AddV2 a half\nout Relu c"
 NODE = 'name: "fused"\nop: "Fused"\ninput: "x"\ninput: "w"\n'
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words: object, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as stop:
-            cli.app([str(word) for word in words])
-        captured = capsys.readouterr()
-        assert (stop.value.code or 0) == code, captured
-        return captured.out + captured.err
-
-    return call
 
 
 @pytest.fixture

@@ -55,6 +55,13 @@ def test_stock_kernels_answer_as_the_framework(name, tmp_path):
     assert words(tmp_path / "stock.onnx")["Attention"] == layers
 
 
+def test_the_other_attention_kernel_answers_as_the_framework(tmp_path):
+    entry = zoo.get("onnx-bert-14-eager")
+    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted(multi_head=True))
+    assert words(tmp_path / "stock.onnx")["MultiHeadAttention"] == 3
+    assert worst(entry, tmp_path / "stock.onnx") <= entry.tolerance
+
+
 @pytest.mark.parametrize("name", BERTS)
 def test_a_bert_has_the_kernels_that_upstream_counts(name, tmp_path):
     rewrite_stock(zoo.get(name).make(), tmp_path / "stock.onnx", Wanted())

@@ -111,6 +111,15 @@ def test_inner_layers_that_are_read_stay_right(tmp_path):
         assert any(n.word == "BertHiddenStates" for f in graph.functions.values() for n in f.nodes)
 
 
+@pytest.mark.parametrize("name", ["tf1-saved", "tf1-saved-resource", "tf1-saved-classifier"])
+def test_what_nobody_reads_keeps_no_inner_layer_alive(name, tmp_path):
+    """A main graph of TensorFlow 1 reshapes every layer's result, and no signature asks for it."""
+    before, after = (fusebert.read(path) for path in (zoo.get(name).make(), rewritten(name, tmp_path, "fp32")))
+    inner = [{n.word for n in graph.nodes if "encoder/layer_" in n.name} for graph in (before, after)]
+    assert "Softmax" in inner[0]
+    assert inner[1].isdisjoint(("Softmax", "MatMul", "BatchMatMulV2", "Rsqrt", "Tanh"))
+
+
 def test_what_reads_inside_a_layer_is_refused(tmp_path):
     from dataclasses import replace
 

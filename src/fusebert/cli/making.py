@@ -33,6 +33,13 @@ def optimize(
     hidden_size: Annotated[int | None, typer.Option(help="Width the encoder must have, to be sure.")] = None,
     gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
     input_int32: Annotated[bool, typer.Option("--input-int32", help="ONNX: int64 ids and masks become int32.")] = False,
+    float16: Annotated[
+        bool, typer.Option("--float16", help="ONNX: weights and graph in halves; inputs and outputs keep their types.")
+    ] = False,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="ONNX: settle the length of the inputs; default: any.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell more of what was found and replaced.")] = False,
     model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
     ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
@@ -52,7 +59,8 @@ def optimize(
         lambda: work(
             model, out, precision, target, head, padding, overwrite, verify, threads, show_progress=True,
             fast_gelu=gpu_only, int32=input_int32, dry_run=dry_run, ranges=ranges,
-            expected={"heads": num_heads, "hidden": hidden_size},
+            expected={"heads": num_heads, "hidden": hidden_size}, float16=float16, length=sequence_length,
+            verbose=verbose,
         ),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ def compare(
     sequence_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens in a sequence; default: 128, or what the models take.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Batches to compare.")] = 100,
+    samples: Annotated[int, typer.Option(min=1, help="Batches to compare, or texts of a task.")] = 100,
     rtol: Annotated[
         float | None, typer.Option(help="Relative tolerance; default: 1e-3, or what the precision promises.")
     ] = None,
@@ -36,6 +36,11 @@ def compare(
     precision: Annotated[
         str | None, typer.Option(help="Let fusebert run OPTIMIZED, in fp32, bf16, int8 or int8-bf16.")
     ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Texts instead of random ids: mrpc, sst2, stsb, or a file of your own.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="The task's file.")] = None,
+    tokenizer: Tokenizer = None,
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
@@ -45,7 +50,8 @@ def compare(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Run two models on the same random inputs with every kind of padding, and tell whether their answers are the same.
+    """Run two models on the same inputs, random with every kind of padding or the texts of a task, and tell whether
+    their answers are the same.
 
     Each is run by its own framework; artifacts are by fusebert. The exit code is 1 if the answers differ."""
     from fusebert.measure.compare import compare as work
@@ -56,6 +62,7 @@ def compare(
         lambda: work(
             baseline, optimized, True, batch_size=batch_size, sequence_length=sequence_length, samples=samples,
             rtol=rtol, atol=atol, seed=seed, precision=precision, inputs=told, threads=threads, output_dir=output_dir,
+            task=task, data=data, tokenizer=tokenizer,
         ).report(),
     )  # fmt: skip
     if not report.facts["same"]:
@@ -90,7 +97,9 @@ def bench(
     bfloat16: Annotated[
         bool, typer.Option("--bfloat16", help="As --precision bf16; with --quantization, int8-bf16.")
     ] = False,
-    traced: Annotated[bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch.")] = False,
+    traced: Annotated[
+        bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch, stock and fused.")
+    ] = False,
     samples: Annotated[int, typer.Option(min=1, help="Different batches.")] = 10,
     test_times: Annotated[
         int, typer.Option("--test-times", "-t", min=0, help="Times that each is run; 0: about 1000 calls in all.")
@@ -157,6 +166,9 @@ def accuracy(
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
+    in_torch: Annotated[
+        bool, typer.Option("--in-torch", help="Checkpoints stay in torch; only their encoder is fusebert's.")
+    ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the results to this file, too.")] = None,
     threads: Threads = None,
     as_json: Json = False,
@@ -170,6 +182,6 @@ def accuracy(
         as_json,
         lambda: work(
             models, task, data, samples, precisions, batch_size, threads, tokenizer, max_length, pooling, csv, told,
-            show_progress=True,
+            in_torch, show_progress=True,
         ),
     )  # fmt: skip

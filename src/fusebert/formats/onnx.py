@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import map_file
+from fusebert.formats.onnx_repair import repair
 from fusebert.formats.wire import CUT, Skeleton, cut
 from fusebert.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
@@ -46,6 +48,7 @@ _DTYPES: dict[int, Any] = {
     10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: ml_dtypes.bfloat16,
 }  # fmt: skip
 _OLDEST_OPSET = 7
+_OWN_MAPPING = 1 << 20  # bytes of a weight that is mapped by itself, so that its memory is free once nobody needs it
 _MOST_ELEMENTS = 1 << 40
 
 
@@ -63,17 +66,18 @@ def looks_like(data: memoryview) -> bool:
 
 def read(path: Path) -> Graph:
     """The Graph in an ONNX file."""
-    model, skeleton = parse(path)
-    return _Reader(path, map_file(path), skeleton.ranges).model(model)
+    model, skeleton, repairs = parse(path)
+    return _Reader(path, map_file(path), skeleton.ranges).model(model, repairs)
 
 
-def parse(path: Path) -> tuple[Any, Skeleton]:
-    """The model as a message without its weights, and where those are."""
+def parse(path: Path) -> tuple[Any, Skeleton, tuple[str, ...]]:
+    """The model as a message without its weights, where those are, and what had to be repaired in it."""
     from google.protobuf.message import DecodeError
 
     try:
         skeleton = cut(map_file(path), GRAMMAR, "Model")
-        return _messages()["Model"].FromString(skeleton.message), skeleton
+        model = _messages()["Model"].FromString(skeleton.message)
+        return model, skeleton, repair(model)
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
 
@@ -100,11 +104,12 @@ class _Reader:
 
     def __init__(self, path: Path, data: memoryview, ranges: tuple[tuple[int, int], ...]) -> None:
         self._path, self._data, self._ranges = path, data, ranges
+        self._inode = path.stat().st_ino
 
     def _wrong(self, what: str) -> FusebertError:
         return FusebertError(f"{self._path}: {what}")
 
-    def model(self, model: Any) -> Graph:
+    def model(self, model: Any, repairs: tuple[str, ...]) -> Graph:
         opsets = _opsets(model)
         if not model.HasField("graph"):
             raise self._wrong("there is no graph in it")
@@ -118,6 +123,8 @@ class _Reader:
             "producer": f"{model.producer_name} {model.producer_version}".strip(),
             "opsets": opsets,
         }
+        if repairs:
+            facts["repairs"] = repairs
         return self._graph(model.graph, frozenset(), functions, facts)
 
     def _graph(
@@ -225,6 +232,8 @@ class _Reader:
         if tensor.HasField("mapped"):
             offset, length = self._ranges[tensor.mapped]
             data = np.frombuffer(self._data, np.uint8, length, offset)
+            if length == size and length > _OWN_MAPPING:
+                return lambda: _aligned(self._mapped_alone(offset, length), dtype)
         elif tensor.HasField("raw_data"):
             data = np.frombuffer(tensor.raw_data, np.uint8)
         else:
@@ -232,6 +241,13 @@ class _Reader:
         if len(data) != size:
             raise self._wrong(f"{where} has {len(data)} bytes, but its shape needs {size}")
         return lambda: _aligned(data, dtype)
+
+    def _mapped_alone(self, offset: int, length: int) -> Array:
+        """Bytes of the file in a mapping of their own, unless the path has another file by now."""
+        with suppress(OSError):
+            if self._path.stat().st_ino == self._inode:
+                return np.memmap(self._path, np.uint8, "r", offset, (length,))
+        return np.frombuffer(self._data, np.uint8, length, offset)
 
     def _external(self, tensor: Any, where: str, dtype: Any, size: int) -> Callable[[], Array]:
         file, offset, length = external_file(self._path, tensor)

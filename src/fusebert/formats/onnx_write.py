@@ -14,6 +14,7 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.files import map_file, new_folder
 from fusebert.formats.onnx import GRAMMAR, external_file, parse
+from fusebert.formats.onnx_halves import halve
 from fusebert.formats.wire import Payload, fill
 from fusebert.graph import Array
 
@@ -34,27 +35,65 @@ class NewNode:
     name: str = ""
 
 
+def outline(path: Path) -> bytes:
+    """A model without the numbers of its weights, which are empty instead: small enough for any checker."""
+    model = parse(path)[0]
+    for tensor in _tensors(model.graph):
+        if tensor.HasField("mapped") or tensor.data_location:
+            for name in ("mapped", "data_location", "external_data"):
+                tensor.ClearField(name)
+            tensor.dims[:] = [0]
+    return bytes(model.SerializeToString())
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What else becomes of a model. Of its `inputs` that are ids, types or masks `[batch, length]`: int32 instead of
+    int64; a settled length. `float16`: weights and graph in halves. `declared`: shapes of float tensors, which tools
+    cannot infer."""
+
+    inputs: Sequence[str] = ()
+    int32: bool = False
+    length: int | None = None
+    float16: bool = False
+    declared: Mapping[str, tuple[int | str | None, ...]] = field(default_factory=dict)
+
+
 def rewrite(
     source: Path,
     out: Path,
     groups: Sequence[Sequence[NewNode]],
     weights: Mapping[str, Array],
     opsets: Mapping[str, int],
-    int32_inputs: Sequence[str] = (),
-) -> None:
+    changes: Changes | None = None,
+) -> tuple[str, ...]:
     """Writes `source` to `out` with groups of nodes instead of those that made their outputs, and without what nothing
-    needs any more.
-    `int32_inputs` become int32 where they are int64. Files over 2 GB get their weights in a second file beside."""
+    needs any more; returns what there is to tell. Files over 2 GB get their weights in a second file beside."""
+    changes = changes or Changes()
     editing = _Editing(source)
     for group in groups:
         editing.put(group)
     for name, array in weights.items():
         editing.add_weight(name, array)
     editing.prune()
-    editing.narrow(int32_inputs)
+    editing.declare(changes.declared)
+    if changes.int32:
+        editing.narrow(changes.inputs)
+    if changes.length is not None:
+        editing.settle(changes.inputs, changes.length)
     for domain, version in opsets.items():
         if all(entry.domain != domain for entry in editing.model.opset_import):
             editing.model.opset_import.add(domain=domain, version=version)
+    editing.bring_in()
+    told = editing.repairs + (editing.halve() if changes.float16 else ())
+    editing.save(out)
+    return told
+
+
+def write_repaired(source: Path, out: Path) -> None:
+    """Writes `source` to `out` as it is read: with its repairs."""
+    editing = _Editing(source)
+    editing.bring_in()
     editing.save(out)
 
 
@@ -63,7 +102,7 @@ class _Editing:
 
     def __init__(self, source: Path) -> None:
         self._source = source
-        self.model, skeleton = parse(source)
+        self.model, skeleton, self.repairs = parse(source)
         data = map_file(source)
         self._payloads: list[Payload] = [data[at : at + length] for at, length in skeleton.ranges]
         self._graph = self.model.graph
@@ -89,14 +128,7 @@ class _Editing:
 
     def add_weight(self, name: str, array: Array) -> None:
         """Adds an initializer."""
-        array = np.ascontiguousarray(array)
-        tensor = self._graph.initializer.add(name=name, data_type=_ELEMENT_TYPES[array.dtype.name])
-        tensor.dims.extend(array.shape)
-        if array.nbytes:
-            tensor.mapped = len(self._payloads)
-            self._payloads.append(memoryview(array.view(np.uint8).reshape(-1)))  # type: ignore[arg-type]
-        else:
-            tensor.raw_data = b""
+        self._put_numbers(self._graph.initializer.add(name=name, dims=array.shape), array)
 
     def prune(self) -> None:
         """Takes away nodes, initializers and declared types that the outputs do not need."""
@@ -131,11 +163,59 @@ class _Editing:
             _set(cast.attribute.add(name="to"), _ELEMENT_TYPES["int64"])
             self._graph.node.insert(0, cast)
 
+    def declare(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> None:
+        """Declares float tensors that have no declared type yet."""
+        known = {value.name for value in (*self._graph.value_info, *self._graph.output)}
+        for name, shape in shapes.items():
+            if name in known:
+                continue
+            kind = self._graph.value_info.add(name=name).type.tensor_type
+            kind.elem_type = _ELEMENT_TYPES["float32"]
+            for size in shape:
+                kind.shape.dim.add(**{"dim_value" if isinstance(size, int) else "dim_param": size} if size else {})
+
+    def settle(self, names: Sequence[str], length: int) -> None:
+        """Declares the length of inputs `[batch, length]`, and of whatever else is declared to have the same."""
+        inputs = [value.type.tensor_type.shape.dim for value in self._graph.input if value.name in names]
+        same = {dims[1].dim_param for dims in inputs} - {dims[0].dim_param for dims in inputs} - {""}
+        values = (*self._graph.input, *self._graph.output, *self._graph.value_info)
+        for dim in (dim for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param in same):
+            dim.ClearField("dim_param")
+            dim.dim_value = length
+        for dims in inputs:
+            dims[1].ClearField("dim_param")
+            dims[1].dim_value = length
+
+    def halve(self) -> tuple[str, ...]:
+        """Makes the graph one of halves."""
+        clamped = halve(self.model, self._numbers, self._put_numbers)
+        return (f"{clamped} numbers were too large for 16 bits and became the largest that fits.",) if clamped else ()
+
+    def _numbers(self, tensor: Any) -> Array:
+        data = self._payloads[tensor.mapped] if tensor.HasField("mapped") else tensor.raw_data
+        numbers = np.frombuffer(data, np.float32) if len(data) else np.array(tensor.float_data, np.float32)
+        return numbers.reshape(tuple(tensor.dims))
+
+    def _put_numbers(self, tensor: Any, array: Array) -> None:
+        tensor.ClearField("float_data")
+        tensor.ClearField("raw_data")
+        tensor.data_type = _ELEMENT_TYPES[array.dtype.name]
+        if array.nbytes:
+            if not tensor.HasField("mapped"):
+                tensor.mapped = len(self._payloads)
+                self._payloads.append(b"")
+            self._payloads[tensor.mapped] = memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1))  # type: ignore[arg-type]
+        else:
+            tensor.raw_data = b""
+
+    def bring_in(self) -> None:
+        """Data beside the source becomes data of the new file, which may stand elsewhere."""
+        for tensor in _tensors(self._graph):
+            self._bring_in(tensor)
+
     def save(self, out: Path) -> None:
         """Writes the file whole, or not at all."""
         tensors = list(_tensors(self._graph))
-        for tensor in tensors:
-            self._bring_in(tensor)
         total = sum(len(payload) for payload in self._payloads)
         with new_folder(out.with_name(f".{out.name}.new")) as folder:
             if total > _LARGEST:
@@ -153,7 +233,6 @@ class _Editing:
             raise FusebertError(f"{out} cannot be written: {error}") from None
 
     def _bring_in(self, tensor: Any) -> None:
-        """Data beside the source becomes data of the new file, which may stand elsewhere."""
         if tensor.data_location != 1:
             return
         file, offset, size = external_file(self._source, tensor)

@@ -95,20 +95,19 @@ class _Editing:
         data = map_file(file)
         self._payloads: list[Payload] = [data[at : at + length] for at, length in ranges]
         self._graphs = [meta.graph_def for meta in self._message.meta_graphs] if saved else [self._message]
-        self._signatures = [meta.signature_def for meta in self._message.meta_graphs] if saved else [[]]
+        self._metas = list(self._message.meta_graphs) if saved else [None]
 
     def apply(self, edit: Edit) -> None:
         """Adds nodes, turns those that made the tensors into names for what is made instead, and drops what is dead."""
         done = False
-        for graph, signatures in zip(self._graphs, self._signatures, strict=True):
+        for graph, meta in zip(self._graphs, self._metas, strict=True):
             if edit.function:
                 for function in graph.library.function:
                     if function.signature.name == edit.function:
                         _Scope(function.node_def, function, edit, self._payloads).apply(set())
                         done = True
             elif all(_node_of(tensor) in {node.name for node in graph.node} for tensor in edit.instead):
-                named = {_node_of(info.value.name) for s in signatures for info in (*s.value.inputs, *s.value.outputs)}
-                _Scope(graph.node, None, edit, self._payloads).apply(named)
+                _Scope(graph.node, None, edit, self._payloads).apply(_known(meta) if meta is not None else set())
                 done = True
         if not done:
             raise FusebertError(f"no graph has function {edit.function or 'main'} with {', '.join(edit.instead)}")
@@ -129,14 +128,20 @@ class _Scope:
         by_name = {node.name: node for node in self._nodes}
         outputs = {entry.value.split(":")[0] for entry in self._function.ret} if self._function else named
         sinks = {node.name for node in self._nodes} - {_node_of(i) for node in self._nodes for i in node.input}
-        if self._function:  # what it does not return was dead before; in a main graph somebody may ask for it by name
+        if self._function or outputs:  # others were dead before; where none is named, somebody may ask for any
             sinks = {name for name in sinks if by_name[name].op not in _WITHOUT_EFFECT}
         before = set(self._ancestors(by_name, [_node_of(tensor) for tensor in self._edit.instead]))
+        inner = before - {_node_of(tensor) for tensor in self._edit.instead}
+        unread = {
+            node.name
+            for node in self._nodes
+            if node.op in _WITHOUT_EFFECT
+            and (self._function or (outputs and inner.intersection(map(_node_of, node.input))))
+        }
         for tensor, made in self._edit.instead.items():
             self._rename(by_name[_node_of(tensor)], tensor, made)
         for new in self._edit.nodes:
             self._add(new)
-        unread = {node.name for node in self._nodes if self._function and node.op in _WITHOUT_EFFECT}
         self._drop((before | unread) - outputs - sinks)
 
     def _ancestors(self, by_name: dict[str, Any], start: list[str]) -> Iterator[str]:
@@ -221,6 +226,14 @@ class _Scope:
         for i in reversed(range(len(self._nodes))):
             if self._nodes[i].name in dead:
                 del self._nodes[i]
+
+
+def _known(meta: Any) -> set[str]:
+    """The nodes of a main graph that signatures and collections name."""
+    infos = [info for s in meta.signature_def for info in (*s.value.inputs, *s.value.outputs)]
+    collections = b"".join(collection.SerializeToString() for collection in meta.collection_def)
+    named = {node.name for node in meta.graph_def.node if collections and node.name.encode() in collections}
+    return named | {_node_of(info.value.name) for info in infos}
 
 
 def _node_of(tensor: str) -> str:

@@ -93,6 +93,13 @@ def computed(graph: Graph, tensor: str, probe: Probe) -> Array:
     return evaluate(replace(graph, outputs=(tensor,)), probe, refuse_large)[tensor]
 
 
+def hiding_value(lifted: Lifted, added: str) -> float | None:
+    """What a hidden position's scores get added, where that is one number for all."""
+    arrays = [computed(lifted.graph, added, probe) for probe in lifted.probes]
+    values = {float(value) for array in arrays for value in np.unique(array[array <= _HIDDEN])}
+    return values.pop() if len(values) == 1 else None
+
+
 def visible(mask: Mask, probe: Probe, length: int) -> Array | None:
     """The positions `[batch, length]` that a mask lets be seen, given some inputs."""
     given = probe.get(mask.tensor)

@@ -18,7 +18,7 @@ from fusebert.engine import isa
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.files import read_json, write_whole
 from fusebert.graph import Array
-from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest
+from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.runners import Runner, Told, open_runner
 from fusebert.measure.tasks import Task, find_task
@@ -57,6 +57,7 @@ def accuracy(
     pooling: str = "mean",
     csv_file: str | Path | None = None,
     inputs: Told | None = None,
+    in_torch: bool = False,
     show_progress: bool = False,
 ) -> Report:
     """Scores each model by its own framework and, in each precision, by fusebert; the first is what the others are
@@ -65,12 +66,13 @@ def accuracy(
     task, data: "mrpc", "sst2" or "stsb" and its file, or a file of your own. samples: all, or so many, taken evenly.
     precisions: all four for a single model, none for several, unless given.
     tokenizer: a folder, where none is beside the models. max_length: tokens that texts are cut to; else what the first
-    model takes. pooling: mean, cls or max, of a model without a head. inputs: their names by role, as in compare."""
+    model takes. pooling: mean, cls or max, of a model without a head. inputs: their names by role, as in compare.
+    in_torch: checkpoints stay in torch, where fusebert runs their encoder, instead of running whole by fusebert."""
     if batch_size < 1 or pooling not in POOLING:
         raise FusebertError(f"batch_size must be at least 1, and pooling one of {', '.join(POOLING)}")
     paths = list(dict.fromkeys(map(Path, models)))
     chosen = find_task(task, data).spread(samples)
-    engines = _Engines(paths, precisions, threads, inputs)
+    engines = _Engines(paths, precisions, threads, inputs, in_torch)
     exam = _Exam(chosen, paths, tokenizer, batch_size, max_length, pooling)
     with progress("scoring", len(chosen.texts) * engines.most, show_progress) as advance:
         for path, runner in engines:
@@ -88,8 +90,9 @@ class _Engines:
     """Runners to be scored, opened one after the other; `notes` say which were left out, and why."""
 
     def __init__(
-        self, paths: Sequence[Path], precisions: Sequence[str] | None, threads: int | None, told: Told | None
-    ) -> None:
+        self, paths: Sequence[Path], precisions: Sequence[str] | None, threads: int | None, told: Told | None,
+        in_torch: bool,
+    ) -> None:  # fmt: skip
         if not paths:
             raise FusebertError("there is no model to score")
         for path in paths:
@@ -98,7 +101,7 @@ class _Engines:
         for name in precisions or ():
             if name not in PRECISIONS:
                 raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
-        self._paths, self._threads, self._told = paths, threads, told
+        self._paths, self._threads, self._told, self._in_torch = paths, threads, told, in_torch
         everything = PRECISIONS if len(paths) == 1 else ()
         self._precisions = list(everything if precisions is None else dict.fromkeys(precisions))
         self.most = len(paths) * (1 + len(self._precisions))
@@ -122,7 +125,7 @@ class _Engines:
     def _ours(self, path: Path, precisions: Sequence[str]) -> Iterator[Runner]:
         for precision in precisions:
             try:
-                runner = open_runner(path, precision, self._threads)
+                runner = open_runner(path, precision, self._threads, in_torch=self._in_torch)
             except UnsupportedError as error:
                 self.notes.append(f"fusebert cannot run it by itself: {error}.")
                 return
@@ -138,7 +141,7 @@ class _Exam:
     ) -> None:  # fmt: skip
         self._task, self._size, self._max_length, self._pooling = task, size, max_length, pooling
         self._paths = paths
-        self._folder = _tokenizer_folder(paths, tokenizer)
+        self._folder = tokenizer_folder(paths, tokenizer)
         self._tokens: list[Tokens] | None = None  # of whole texts, or of first and then second parts
         self._kind = ""
         self._wanted: Any = None
@@ -278,20 +281,6 @@ def _label_names(path: Path) -> list[str]:
             if isinstance(named, dict):
                 return [str(named[key]) for key in sorted(named, key=lambda key: (len(key), key))]
     return []
-
-
-def _tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
-    """The folder given, or the first one in or beside a model that has a tokenizer."""
-    places = [Path(given)] if given is not None else []
-    if given is None:
-        for path in paths:
-            places += [path, path / "assets", path.parent] if path.is_dir() else [path.parent]
-    for folder in places:
-        if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            return folder
-    raise FusebertError(
-        f"there is no tokenizer.json or vocab.txt in {', '.join(map(str, places))}; give --tokenizer FOLDER"
-    )
 
 
 def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +35,20 @@ def longest(runner: Runner) -> int:
     """The most tokens that a runner takes."""
     limits = [size for size in (runner.roles.longest, runner.roles.settled.get(1)) if size]
     return min(limits, default=_USUAL)
+
+
+def tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
+    """The folder given, or the first one in or beside a model that has a tokenizer."""
+    places = [Path(given)] if given is not None else []
+    if given is None:
+        for path in paths:
+            places += [path, path / "assets", path.parent] if path.is_dir() else [path.parent]
+    for folder in places:
+        if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
+            return folder
+    raise FusebertError(
+        f"there is no tokenizer.json or vocab.txt in {', '.join(map(str, places))}; give --tokenizer FOLDER"
+    )
 
 
 def batches(runner: Runner, tokens: Sequence[Tokens], size: int, padding_id: int) -> Iterator[Sample]:

@@ -26,78 +26,17 @@ from fusebert.formats import huggingface, onnx, tensorflow
 from fusebert.measure.roles import UnknownInputError
 from fusebert.measure.runners import OnnxRuntime, Runner, Told, open_runner
 from fusebert.measure.samples import Sample, Source, pad_to_lengths
-from fusebert.progress import progress
+from fusebert.measure.timing import PERCENTILES, Timing, interleave
 from fusebert.report import Report, Table
 
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100
 _TURNS = 10  # at most
-_PAUSE = 0.06  # seconds before a turn: ONNX Runtime's threads keep a core busy for so long after they were needed
-_PERCENTILES = (50, 75, 90, 95, 99)
 _FILE_COLUMNS = (
     "Latency(ms)", "Latency_P50", "Latency_P75", "Latency_P90", "Latency_P95", "Latency_P99", "Throughput(QPS)",
     "model", "graph_optimization_level", "intra_op_num_threads", "batch_size", "sequence_length", "test_cases",
     "test_times", "use_gpu", "use_io_binding", "average_sequence_length", "random_sequence_length",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Milliseconds of one call: the best, the mean, percentiles and the standard deviation over all rounds."""
-
-    best: float
-    mean: float
-    p50: float
-    p75: float
-    p90: float
-    p95: float
-    p99: float
-    deviation: float
-    calls: int
-
-
-def interleave(
-    calls: Mapping[str, Callable[[], Any]],
-    rounds: int = 5,
-    seconds: float = 0.3,
-    show: bool = False,
-    *,
-    times: int | None = None,
-    warmup: float | None = None,
-) -> dict[str, Timing]:
-    """Times every call for `seconds`, or `times` times, in each of `rounds` turns, after warming up for `warmup`
-    seconds (a third of a turn). A turn begins with a pause and a call that does not count, so that none suffers from
-    the one before."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    with progress("measuring", (rounds + 1) * len(calls), show) as advance:
-        for turn in range(rounds + 1):
-            for name, call in calls.items():
-                time.sleep(_PAUSE)
-                call()
-                if turn:
-                    taken[name] += _timed(call, seconds, times)
-                else:
-                    list(_timed(call, seconds / 3 if warmup is None else warmup, None))
-                advance(1)
-    return {name: _timing(milliseconds) for name, milliseconds in taken.items()}
-
-
-def _timed(call: Callable[[], Any], seconds: float, times: int | None) -> Iterator[float]:
-    until = time.perf_counter() + seconds
-    done = 0
-    while True:
-        start = time.perf_counter()
-        call()
-        end = time.perf_counter()
-        yield (end - start) * 1e3
-        done += 1
-        if done >= times if times is not None else end >= until:
-            return
-
-
-def _timing(times: list[float]) -> Timing:
-    p50, p75, p90, p95, p99 = (float(p) for p in np.percentile(times, _PERCENTILES))
-    return Timing(min(times), float(np.mean(times)), p50, p75, p90, p95, p99, float(np.std(times)), len(times))
 
 
 @dataclass(frozen=True)
@@ -158,9 +97,10 @@ def bench(
     batch_sizes, sequence_lengths: 1 and 128, or what a model insists on, unless given. threads: all usable cores.
     samples, test_times: different batches, and how often each is run (0: about a thousand calls in all); or run_time,
     seconds for each engine and size. warmup: seconds before. inclusive: counts the time to convert the inputs.
-    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions, traced: fusebert
-    and, for checkpoints, traced and frozen torch beside. level: ONNX Runtime's optimisation.
-    seed, inputs: as in compare. output_dir: where the file goes; else beside the first model."""
+    average_length, random_length: visible tokens of a sequence, and whether they vary. precisions: fusebert beside.
+    traced: for checkpoints traced and frozen torch beside, with its own encoder and with ours.
+    level: ONNX Runtime's optimisation. seed, inputs: as in compare. output_dir: where the file goes; else beside the
+    first model."""
     settings = _checked(Settings(tuple(map(str, models)), tuple(batch_sizes), tuple(sequence_lengths), **more))
     counts = tuple(threads) or (cores(),)
     if min(counts) < 1:
@@ -185,6 +125,7 @@ def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[
         runners = []
         for runner in _runners(settings, threads, notes):
             runners.append(stack.enter_context(closing(runner)))
+            notes += runner.notes
         batches = settings.batch_sizes or (_settled(runners, 0),)
         lengths = settings.sequence_lengths or (_settled(runners, 1),)
         measured = []
@@ -229,7 +170,7 @@ def _checked(settings: Settings) -> Settings:
 
 
 def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
-    """Each model by its own framework, then traced, then in each precision."""
+    """Each model by its own framework, then traced, then in each precision (traced with our encoder, and by itself)."""
     unknown = []
     for model in settings.models:
         path = Path(model)
@@ -244,10 +185,13 @@ def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Run
             if settings.precisions:
                 notes.append(f"{path} is an artifact, which has its own precision.")
             continue
-        if settings.traced and path.is_dir() and huggingface.is_checkpoint(path):
+        traced = settings.traced and path.is_dir() and huggingface.is_checkpoint(path)
+        if traced:
             yield open_runner(path, None, threads, traced=True)
         for precision in settings.precisions:
             try:
+                if traced:
+                    yield open_runner(path, precision, threads, traced=True, in_torch=True)
                 yield open_runner(path, precision, threads)
             except UnsupportedError as error:
                 notes.append(f"fusebert cannot run it by itself: {error}.")
@@ -353,7 +297,7 @@ def _tables(measured: Sequence[Measured], names: Mapping[str, str]) -> tuple[Tab
     columns = "engine", "size", "threads"
     return (
         Table("speed", (*columns, "mean_ms", "deviation", "qps", "tokens/s", "ratio"), tuple(speed)),
-        Table("percentiles_ms", (*columns, *(f"p{p}" for p in _PERCENTILES)), tuple(spread)),
+        Table("percentiles_ms", (*columns, *(f"p{p}" for p in PERCENTILES)), tuple(spread)),
     )
 
 

@@ -18,10 +18,13 @@ from fusebert.formats.onnx_tensor import encode
 from fusebert.graph import Array, Graph
 from fusebert.match.assemble import Assembled
 from fusebert.match.translate import translate
+from fusebert.measure.answering import tokenizer_folder
 from fusebert.measure.difference import TOLERANCES, Difference, Tolerance, difference, table, within
 from fusebert.measure.judge import Judge, Questions, Sizes
 from fusebert.measure.roles import UnknownInputError
 from fusebert.measure.runners import Fusebert, Runner, Told, open_runner
+from fusebert.measure.tasks import find_task
+from fusebert.measure.texts import Texts
 from fusebert.model import Model
 from fusebert.ops import evaluate
 from fusebert.plan import PRECISIONS
@@ -77,14 +80,19 @@ def compare(
     inputs: Told | None = None,
     threads: int | None = None,
     output_dir: str | Path | None = None,
+    task: str | Path | None = None,
+    data: str | Path | None = None,
+    tokenizer: str | Path | None = None,
 ) -> Comparison:
-    """Runs both models on random ids with every kind of padding that the baseline honours, and compares the answers.
+    """Runs both models on random ids with every kind of padding that the baseline honours, or on the texts of a task,
+    and compares the answers.
 
     A Model is run as it is; a path by its framework: an ONNX file, a SavedModel, a frozen graph, a checkpoint or an
     artifact. `precision` makes fusebert run the other one.
     batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
     rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
     inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
+    task, data, tokenizer: texts as `accuracy` takes them; `samples` of them (or all), cut to `sequence_length` tokens.
     output_dir: a folder for what went into and came out of the baseline, as ONNX tools keep it."""
     for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("samples", samples)):
         if value is not None and value < 1:
@@ -92,7 +100,14 @@ def compare(
     opened = _open(baseline, other, precision, inputs, threads)
     with opened[0] as first, opened[1] as second:
         tolerance = _tolerance(rtol, atol, first, second)
-        questions = Questions(first, second, Sizes(batch_size, sequence_length, samples), seed)
+        sizes = Sizes(batch_size, sequence_length, samples)
+        if task is None and data is None:
+            questions = Questions(first, second, sizes, seed)
+        else:
+            folder = tokenizer_folder(
+                [Path(one) for one in (baseline, other) if isinstance(one, str | Path)], tokenizer
+            )
+            questions = Texts(first, second, sizes, find_task(task, data), folder)
         judge = Judge(first, second, tolerance, questions)
         with progress("comparing", questions.count, show_progress) as advance:
             for number, sample in enumerate(questions.samples()):
@@ -153,12 +168,13 @@ def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Qu
         "verdict": verdict,
         "samples": samples,
         "failed_samples": failed,
-        "size": f"1 x 1 to 1 x {questions.longest}" if questions.various else " x ".join(map(str, questions.shape)),
+        "size": questions.size,
         "paddings": judge.paddings,
         "tolerance": str(tolerance),
         "inputs": {role: given.name for role, given in first.inputs.items()},
     }
-    notes = [*questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
+    told = dict.fromkeys((*first.notes, *second.notes))
+    notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
     return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes)
 
 

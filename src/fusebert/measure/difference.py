@@ -11,22 +11,25 @@ import numpy as np
 from fusebert.graph import Array
 from fusebert.report import Table
 
-# Worst error as a share of the output's scale; mean cosine per row.
-TOLERANCES = {"fp32": (1e-4, 0.99999), "bf16": (0.05, 0.999), "int8": (0.2, 0.99), "int8-bf16": (0.2, 0.99)}
+# Worst error as a share of the output's scale; mean cosine per row. The worst of many rounded numbers is a matter of
+# luck, so in int8 that bound is only there for what is broken: it is 3.5 times the error that the cosine allows.
+TOLERANCES = {"fp32": (1e-4, 0.99999), "bf16": (0.05, 0.999), "int8": (0.5, 0.99), "int8-bf16": (0.5, 0.99)}
+_HEADS = ("logits", "pool")  # in the name of an output that a head makes
 MOST_FLIPS = 0.1  # of the rows, on random ids, where many a decision is close
 
 
 @dataclass(frozen=True)
 class Difference:
     """Of one output: the worst error as a share of its scale, the cosine of its rows, for logits the share of rows
-    whose largest is another one; the worst and mean difference, the share of elements over tolerance, how many are no
-    finite numbers, and how many samples failed."""
+    whose largest is another one, the usual error (root mean square) as a share of the usual number; the worst and mean
+    difference, the share of elements over tolerance, how many are no finite numbers, and how many samples failed."""
 
     output: str
     worst_error: float
     mean_cosine: float
     worst_cosine: float
     flips: float = 0.0
+    usual_error: float = 0.0
     worst: float = 0.0
     mean: float = 0.0
     over: float = 0.0
@@ -53,7 +56,16 @@ class Tolerance:
         if self.precision is None:
             return f"rtol {self.rtol:g}, atol {self.atol:g}"
         error, cosine = TOLERANCES[self.precision]
-        return f"{self.precision}: {error:g} of the output's scale, mean cosine {cosine:g}, {MOST_FLIPS:.0%} flips"
+        return (
+            f"{self.precision}: mean cosine {cosine:g}, behind a head a usual error of {_behind_a_head(cosine):.2g}; "
+            f"at worst {error:g} of the output's scale, {MOST_FLIPS:.0%} flips"
+        )
+
+
+def _behind_a_head(cosine: float) -> float:
+    """The usual error that a head may give whose encoder's rows have that cosine. The error of those rows follows from
+    the cosine; a head, which is there to tell texts apart, makes up to twice as much of it."""
+    return 2 * float(np.sqrt(2 * (1 - cosine)))
 
 
 class Tally:
@@ -61,7 +73,7 @@ class Tally:
 
     def __init__(self, output: str, tolerance: Tolerance | None = None) -> None:
         self._output, self._tolerance = output, tolerance or Tolerance()
-        self._scale = self._sum = self._cosines = 0.0
+        self._scale = self._sum = self._cosines = self._squares = self._errors = 0.0
         self._lowest = 1.0
         self._elements = self._rows = self._over = self._broken = self._flips = self._directions = 0
         self._worst: list[float] = []  # of each sample
@@ -82,6 +94,7 @@ class Tally:
         self._worst.append(float("inf") if broken else float(off.max(initial=0)))
         self._over, self._broken = self._over + int(over.sum()), self._broken + broken
         self._sum, self._elements = self._sum + float(off.sum()), self._elements + a.size
+        self._squares, self._errors = self._squares + float((a * a).sum()), self._errors + float((off * off).sum())
         if a.size:
             cosines = _cosines(a, b)
             self._cosines, self._directions = self._cosines + float(cosines.sum()), self._directions + len(cosines)
@@ -106,7 +119,7 @@ class Tally:
         }  # fmt: skip
         if self._broken:
             inf = float("inf")
-            return Difference(self._output, inf, -1.0, -1.0, 1.0, worst=inf, mean=inf, **counted)
+            return Difference(self._output, inf, -1.0, -1.0, 1.0, inf, worst=inf, mean=inf, **counted)
         worst = max(self._worst)
         return Difference(
             self._output,
@@ -114,6 +127,7 @@ class Tally:
             mean_cosine=self._cosines / self._directions,
             worst_cosine=self._lowest,
             flips=self._flips / self._rows if "logits" in self._output else 0.0,
+            usual_error=float(np.sqrt(self._errors / (self._squares or 1.0))),
             worst=worst,
             mean=self._sum / self._elements,
             **counted,
@@ -139,15 +153,20 @@ def difference(output: str, baseline: Array, other: Array) -> Difference:
 
 def within(differences: Iterable[Difference], precision: str) -> bool:
     """Whether every difference is within the precision's tolerances. A row of a few logits may point anywhere once they
-    are near zero, so for those error and flips count instead of the angle."""
+    are near zero, so behind a head the usual error and flips count instead of the angle."""
     error, cosine = TOLERANCES[precision]
     return all(
-        d.worst_error <= error and d.flips <= MOST_FLIPS and (d.mean_cosine >= cosine or "logits" in d.output)
+        d.worst_error <= error
+        and (
+            d.flips <= MOST_FLIPS and d.usual_error <= _behind_a_head(cosine)
+            if any(word in d.output for word in _HEADS)
+            else d.mean_cosine >= cosine
+        )
         for d in differences
     )
 
 
 def table(differences: Iterable[Difference], title: str = "differences") -> Table:
     """As a table of a report."""
-    columns = ("output", "worst_error", "mean_cosine", "worst_cosine", "flips")
+    columns = ("output", "worst_error", "usual_error", "mean_cosine", "worst_cosine", "flips")
     return Table(title, columns, tuple(tuple(asdict(d)[name] for name in columns) for d in differences))

@@ -100,6 +100,11 @@ class Questions:
             return self.source.various(self.longest, self.paddings, self._seed)
         return self.source.alike(self.shape, self.paddings, self.count, self._seed)
 
+    @property
+    def size(self) -> str:
+        """Sequences and tokens of a sample."""
+        return f"1 x 1 to 1 x {self.longest}" if self.various else " x ".join(map(str, self.shape))
+
     def unpadded(self) -> tuple[Sample, Sample]:
         """Two samples of different sizes, as far as those may be chosen."""
         batch, length = self.shape

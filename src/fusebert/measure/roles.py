@@ -150,11 +150,14 @@ def _by_tables(finding: Finding) -> _Known:
 
 
 def _precision(graph: Graph, quantized: bool) -> str:
-    """What a graph computes in: as its fused nodes say; else by its weights."""
+    """What a graph computes in: as its fused nodes say, unless it is rounded to halves around them; else by its
+    weights."""
+    halves = any(weight.dtype in ("float16", "bfloat16") for weight in graph.weights.values())
     nodes = [*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes)]
     for node in nodes:
         if node.word.startswith("fusebert."):
-            return str(node.attributes.get("precision", "fp32"))
+            said = str(node.attributes.get("precision", "fp32"))
+            return "bf16" if said == "fp32" and halves else said
         if node.word in ("Bert", "BertHiddenStates"):
             bf16 = node.attributes.get("NonQuantizableDataType") == "bfloat16"
             if node.attributes.get("QuantizableDataType", "float32") != "float32":
@@ -162,7 +165,6 @@ def _precision(graph: Graph, quantized: bool) -> str:
             return "bf16" if bf16 else "fp32"
     if quantized or any(node.word in _ROUNDING for node in nodes):
         return "int8"
-    halves = any(weight.dtype in ("float16", "bfloat16") for weight in graph.weights.values())
     return "bf16" if halves else "fp32"
 
 

@@ -4,7 +4,7 @@ input is the embeddings, which the mask, which weight is which, and what the enc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from fusebert.graph import Array, Graph
 from fusebert.match import axes as ax
 from fusebert.match.find import Finding, Found, Source, find
 from fusebert.match.layer import Match
-from fusebert.ops import evaluate
+from fusebert.match.mask import computed, hiding_value
 from fusebert.read import read
 from fusebert.recipes.graphs import open_graphs
-from fusebert.recipes.locate import Locator, Occurrence, Pattern
+from fusebert.recipes.locate import Locator
 from fusebert.recipes.meaning import TYPES
+from fusebert.recipes.pattern import Occurrence, Pattern
 from fusebert.recipes.replace import Output
 from fusebert.recipes.scope import Edge
 
@@ -210,15 +211,14 @@ class _Derivation:
             raise UnsupportedError(
                 "the encoder has no mask, which the node needs; use fusebert optimize, which makes one"
             )
-        shown = [self._computed(self._raised.graph, added, i) for i in (0, 1)]
-        hidden = {float(array[array <= _HIDDEN].max()) for array in shown if (array <= _HIDDEN).any()}
+        shown = [computed(self._raised.graph, added, probe) for probe in self._raised.probes]
         additive = None
         for tensor, edge in self._inputs.items():
             if tensor in self._raised.graph.weights or not tensor:
                 continue
             kinds = {self._mask_kind(tensor, i, array) for i, array in enumerate(shown)}
             if kinds == {"rows"}:
-                return edge, False, hidden.pop() if len(hidden) == 1 else None
+                return edge, False, hiding_value(self._raised, added)
             if kinds == {"additive"}:
                 additive = edge
         if additive is not None:
@@ -228,13 +228,10 @@ class _Derivation:
             "the scores"
         )
 
-    def _computed(self, graph: Graph, tensor: str, probe: int) -> Array:
-        return np.asarray(evaluate(replace(graph, outputs=(tensor,)), self._raised.probes[probe])[tensor])
-
     def _mask_kind(self, tensor: str, probe: int, added: Array) -> str:
         """Whether a tensor has ones where nothing is added, or is what is added."""
         try:
-            array = self._computed(self._finding.translated, tensor, probe)
+            array = computed(self._finding.translated, tensor, self._raised.probes[probe])
         except FusebertError:
             return ""
         if array.ndim not in (2, 3, 4) or array.dtype.kind not in "ifb" or array.shape[-1] != added.shape[-1]:

@@ -9,9 +9,9 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow import message
 from fusebert.recipes.derive import derive
-from fusebert.recipes.locate import Pattern
 from fusebert.recipes.meaning import OPS
 from fusebert.recipes.messages import load, save, to_text
+from fusebert.recipes.pattern import Pattern
 from fusebert.recipes.replace import Output, check_recipe, outputs_of, read_by
 from fusebert.report import Report
 

@@ -12,9 +12,10 @@ from typing import Any
 from fusebert.errors import DifferentError, FusebertError
 from fusebert.formats.tensorflow import message
 from fusebert.recipes.graphs import Graphs, open_graphs
-from fusebert.recipes.locate import Locator, Occurrence, Pattern
+from fusebert.recipes.locate import Locator
 from fusebert.recipes.meaning import OPS, check_node, contradictions
 from fusebert.recipes.messages import load
+from fusebert.recipes.pattern import Occurrence, Pattern
 from fusebert.recipes.scope import Edge, Node, Scope, near
 from fusebert.report import Report, Table
 

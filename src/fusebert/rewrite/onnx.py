@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +13,22 @@ import numpy as np
 
 from fusebert.encoder import LINEARS, Encoder, Layer
 from fusebert.errors import UnsupportedError
-from fusebert.formats.onnx_write import NewNode, rewrite
+from fusebert.formats.onnx_write import Changes, NewNode, rewrite
 from fusebert.graph import Array
 from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, embedded
 from fusebert.match.find import Finding
 from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places, packed_encoder, settle_ranges
+from fusebert.rewrite.places import (
+    Rewritten,
+    Wanted,
+    check_length,
+    choose_padding,
+    find_places,
+    packed_encoder,
+    row_inputs,
+    settle_ranges,
+)
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
@@ -29,6 +38,7 @@ _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
 def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     """Writes `source` to `out` with a fused operator for every encoder."""
     finding, cuts = find_places(source, read(source))
+    check_length(source, finding, wanted.length)
     fixed, precision = settle_ranges(finding, wanted.ranges), wanted.precision
     chosen = tuple(choose_padding(found, wanted.padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
@@ -45,8 +55,8 @@ def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
         inputs = (inner.rows, inner.mask, *tensors)
         fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)
         groups.append([*before, fused, *after])
-    rewrite(source, out, groups, weights, {_DOMAIN: _VERSION}, _whole_inputs(finding) if wanted.int32 else ())
-    return Rewritten(finding, cuts, chosen)
+    notes = rewrite(source, out, groups, weights, {_DOMAIN: _VERSION}, _changes(finding, cuts, wanted))
+    return Rewritten(finding, cuts, chosen, notes)
 
 
 def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
@@ -56,13 +66,14 @@ def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
         raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {wanted.precision}")
     graph = read(source)
     finding, cuts = find_places(source, graph)
+    check_length(source, finding, wanted.length)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
     opset, int8 = graph.facts["opsets"]["ai.onnx"], wanted.precision == "int8"
     for number, place in enumerate(cuts):
         stock = Stock(f"stock_encoder_{number}", opset, int8, wanted.fast_gelu)
         inner, before, after = _in_floats(stock.name, place)
-        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), multi_head=False)
+        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), wanted.multi_head)
         groups.append([*before, *stock.nodes, *after])
         weights |= stock.weights
     with suppress(UnsupportedError):  # then the embeddings stay as they are
@@ -72,15 +83,24 @@ def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
         _stock_embeddings(stock, finding)
         groups.append(stock.nodes)
         weights |= stock.weights
-    rewrite(source, out, groups, weights, {MICROSOFT: 1}, _whole_inputs(finding) if wanted.int32 else ())
-    return Rewritten(finding, cuts, ("compute",) * len(cuts))
+    notes = rewrite(source, out, groups, weights, {MICROSOFT: 1}, _changes(finding, cuts, wanted))
+    return Rewritten(finding, cuts, ("compute",) * len(cuts), notes)
 
 
-def _whole_inputs(finding: Finding) -> tuple[str, ...]:
-    """The inputs that are ids, types or masks: whole numbers `[batch, length]`."""
-    types = finding.translated.types
-    shapes = {name: types[name].shape for name in finding.translated.inputs if name in types}
-    return tuple(name for name, shape in shapes.items() if shape is not None and len(shape) == 2)
+def _changes(finding: Finding, cuts: Sequence[Cut], wanted: Wanted) -> Changes:
+    declared = {output: shape for place in cuts for output in place.outputs if (shape := _shape(finding, place))}
+    return Changes(row_inputs(finding), wanted.int32, wanted.length, wanted.float16, declared)
+
+
+def _shape(finding: Finding, place: Cut) -> tuple[int | str | None, ...] | None:
+    """The shape of what comes out of an encoder; batch and length as its mask has them, or as they are settled."""
+    if place.dtype != "float32":
+        return None
+    hidden, baked = place.found.hidden, finding.raised.baked
+    if place.flat:
+        return None, hidden
+    seen = place.mask_type.shape if place.mask_kind == "rows" and place.mask_type else None
+    return (*(seen or (baked.get(0), baked.get(1))), hidden)
 
 
 def _stock_embeddings(stock: Stock, finding: Finding) -> None:

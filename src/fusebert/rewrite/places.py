@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from fusebert.encoder import Encoder
-from fusebert.errors import UnsupportedError
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.factors import read_ranges
 from fusebert.graph import Array, Graph
 from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, cut
+from fusebert.match.embeddings import read_embeddings
 from fusebert.match.find import Finding, Found, find
+from fusebert.match.pieces import Pieces
 from fusebert.match.readers import FIRST
 from fusebert.plan import make_plan
 from fusebert.quantize import convert_encoder, smooth
@@ -23,8 +25,10 @@ from fusebert.quantize import convert_encoder, smooth
 
 @dataclass(frozen=True)
 class Wanted:
-    """How encoders are to be replaced. `ranges` of their inputs make int8 static; `fast_gelu` is for stock kernels: the
-    tanh GELU for every GELU; with `int32` an ONNX model's int64 ids and masks become int32."""
+    """How encoders are to be replaced. `ranges` of their inputs make int8 static. `fast_gelu` and `multi_head` are for
+    stock kernels: the tanh GELU for every GELU, MultiHeadAttention instead of Attention. With `int32` an ONNX model's
+    int64 ids and masks become int32, with `float16` its weights and graph become halves, with `length` its inputs take
+    that many tokens only."""
 
     precision: str = "fp32"
     padding: str = "auto"
@@ -32,15 +36,19 @@ class Wanted:
     ranges: Any = None
     fast_gelu: bool = False
     int32: bool = False
+    float16: bool = False
+    length: int | None = None
+    multi_head: bool = False
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What was replaced, and what becomes of hidden positions in each place."""
+    """What was replaced, what becomes of hidden positions in each place, and what else there is to tell."""
 
     finding: Finding
     cuts: tuple[Cut, ...]
     padding: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def find_places(source: Path, graph: Graph) -> tuple[Finding, tuple[Cut, ...]]:
@@ -58,6 +66,29 @@ def choose_padding(found: Found, padding: str) -> str:
     if not found.may_skip:
         return "compute"
     return "first" if FIRST in found.readers else "skip"
+
+
+def row_inputs(finding: Finding) -> tuple[str, ...]:
+    """The inputs that are ids, types or masks `[batch, length]`."""
+    types = finding.translated.types
+    shapes = {name: types[name].shape for name in finding.translated.inputs if name in types}
+    return tuple(name for name, shape in shapes.items() if shape is not None and len(shape) == 2)
+
+
+def check_length(source: Path, finding: Finding, length: int | None) -> None:
+    """Refuses a length that a model does not take."""
+    types = finding.translated.types
+    declared = [size for name in row_inputs(finding) for size in types[name].shape[1:] if isinstance(size, int)]  # type: ignore[index]
+    settled = next((size for size in (finding.raised.baked.get(1), *declared) if size is not None), None)
+    if length is None or length == settled:
+        return
+    if length < 1 or settled is not None:
+        raise FusebertError(f"{source}: a sequence has {settled or 'at least 1'} tokens, not {length}")
+    for found in finding.encoders:
+        with suppress(UnsupportedError):  # of embeddings that are not known
+            embeddings, _ = read_embeddings(Pieces(finding.raised, found))
+            if embeddings.longest is not None and length > embeddings.longest:
+                raise FusebertError(f"{source}: a sequence has up to {embeddings.longest} tokens, not {length}")
 
 
 def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
@@ -83,9 +114,9 @@ def packed_encoder(
     return convert_encoder(encoder, plan)
 
 
-def smoothed_encoder(finding: Finding, found: Found, threads: int | None) -> Encoder:
-    """The encoder with input scales for int8; without them where its embeddings are not known."""
+def smoothed_encoder(finding: Finding, found: Found, threads: int | None, split: bool = True) -> Encoder:
+    """The encoder with input scales for int8, and neurons split; without where its embeddings are not known."""
     if len(finding.encoders) == 1:
         with suppress(UnsupportedError):
-            return smooth(assemble(finding).network, threads).encoder
+            return smooth(assemble(finding).network, threads, split).encoder
     return read_encoder(finding.raised, found)

@@ -18,11 +18,13 @@ from fusebert.match import axes as ax
 from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.layer import Match
+from fusebert.match.mask import hiding_value
 from fusebert.read import read
 from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _TRANSPOSED = "transpose"
+_LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
 
@@ -50,11 +52,14 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str,
     mask, mask_type = scope.mask(name, nodes)
     attributes = _attributes(place, wanted.precision, padding, wanted.threads or 0)
     attributes |= {"MaskT": Type(mask_type), "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
+    if place.mask_kind == "rows" and (value := hiding_value(finding.raised, place.found.mask.added)) is not None:
+        attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
     operation = "Bert"
     if wanted.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in wanted.ranges.ravel()]
     elif wanted.precision.startswith("int8"):
-        attributes["InputScales"] = _input_scales(smoothed_encoder(finding, place.found, wanted.threads))
+        smoothed = smoothed_encoder(finding, place.found, wanted.threads, split=False)  # its weights stay variables
+        attributes["InputScales"] = _input_scales(smoothed)
     if place.taps:
         operation = "BertHiddenStates"
         attributes["NumHiddenStates"] = len(place.found.layers)

@@ -6,6 +6,7 @@ honoured as it is."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -27,8 +28,11 @@ def masked_batch(mask: torch.Tensor | None, shape: tuple[int, int], heads: int, 
         mask = mask.float()
     array = mask.detach().numpy()
     visible = array if array.ndim <= 2 else _visible_rows(array, shape)
-    if visible is not None and visible.shape == shape and visible.dtype == np.bool_ and visible.all():
-        return _full(shape)
+    if visible is not None and visible.shape == shape and visible.dtype == np.bool_:
+        if visible.all():
+            return _full(shape)
+        if hidden_rows == "compute":
+            return replace(_full(shape), visible=visible.view(np.uint8).ravel())
     return Batch.masked(array if visible is None else visible, shape, hidden_rows, heads)
 
 
@@ -54,4 +58,4 @@ def _visible_rows(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_] | No
             if not (visible | (rows <= HIDES)).all() or not (rows[blind] <= HIDES_EVERYTHING).all():
                 return None
         rows = visible
-    return np.broadcast_to(rows, shape).astype(np.bool_, copy=False)
+    return rows if rows.shape == shape else np.broadcast_to(rows, shape)

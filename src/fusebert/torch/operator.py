@@ -102,11 +102,20 @@ def untraced() -> Iterator[None]:
 
 
 def encode(*arguments: Any) -> list[torch.Tensor]:
-    """Calls the operator; without a detour over its gradient where none can be asked for."""
-    if torch.is_grad_enabled() or is_tracing():
-        return list(_operator(*arguments))
-    with torch._C._AutoDispatchBelowAutograd():
-        return list(_operator(*arguments))
+    """Calls the operator; past torch's dispatcher, which looks at every weight, where nobody listens to it."""
+    if type(arguments[0]) is torch.Tensor and not (torch.is_grad_enabled() or is_tracing() or _is_watched()):
+        return _encode(*arguments)
+    return list(_operator(*arguments))
+
+
+def _is_watched() -> bool:
+    """Whether a profiler, a mode (fake tensors, proxies) or a transform such as vmap wants to see every operator."""
+    torch_c: Any = torch._C
+    return bool(
+        torch_c._autograd._profiler_enabled()
+        or torch_c._len_torch_dispatch_stack()
+        or torch_c._functorch.peek_interpreter_stack() is not None
+    )
 
 
 def encode_compiled(*arguments: Any) -> list[torch.Tensor]:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -47,7 +47,7 @@ class _Packed:
         # the entry goes.
         first = weights[0].untyped_storage().data_ptr()
         self.kept = [w.detach() for w in weights if w.untyped_storage().data_ptr() != first]
-        self.probes = [w[len(w) // 2, w.shape[1] // 2 :][:1] for w in self.kept if w.dim() == 2]
+        self.probes = [_bits(w)[len(w) // 2, w.shape[1] // 2 :][:1] for w in self.kept if w.dim() == 2]
         self.seen = self._probe()
 
     def fits(self, places: tuple[int, ...], versions: tuple[int, ...]) -> bool:
@@ -55,8 +55,8 @@ class _Packed:
         (`weight.data += delta`), so a number of every matrix is looked at as well."""
         return self.versions == versions and self.places == places and self.seen == self._probe()
 
-    def _probe(self) -> bytes:
-        return torch.cat(self.probes).float().numpy().tobytes() if self.probes else b""
+    def _probe(self) -> list[int]:
+        return list(map(_item, self.probes))
 
 
 _Key = tuple[int, Recipe]
@@ -64,6 +64,7 @@ _cache: dict[_Key, list[_Packed]] = {}
 _watched: set[_Key] = set()  # whose memory will tell when it goes
 _lock = threading.RLock()
 _version = attrgetter("_version")
+_item = methodcaller("item")
 
 
 def packed_engine(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None = None) -> EncoderEngine:
@@ -162,6 +163,11 @@ def _layer(arrays: list[Array], heads: int, recipe: Recipe) -> Layer:
         Linear(*ffn_in), Linear(*ffn_out), Norm(*output_norm, recipe.epsilon), heads, recipe.activation,
         scale=float((len(query[0]) // heads) ** -0.5),
     )  # fmt: skip
+
+
+def _bits(matrix: torch.Tensor) -> Array:
+    """The numbers of a matrix, where they lie, as integers: NaN is then the same as itself."""
+    return matrix.view({2: torch.int16, 4: torch.int32}[matrix.element_size()]).numpy()
 
 
 def _array(tensor: torch.Tensor) -> Array:

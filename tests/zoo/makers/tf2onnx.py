@@ -1,6 +1,6 @@
 """Makes the zoo's tf2onnx models: ONNX files of its TensorFlow ones; the answers stay TensorFlow's.
 
-Run by zoo.py in a process of its own: zoo_tf2onnx.py JOBS.json
+Run by workshop.py in a process of its own.
 """
 
 import json
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tf2onnx
 from tensorflow.compat import v1
-from zoo_cases import copy_cases, work
+from zoo.cases import copy_cases, work
 
 
 def write_erfc(context, node, name, _) -> None:

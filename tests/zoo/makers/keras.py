@@ -1,6 +1,6 @@
 """Makes the zoo's Keras 3 models: an own post-LayerNorm encoder of stock layers (Einsum inside) as a SavedModel.
 
-Run by zoo.py in a process of its own: zoo_keras.py JOBS.json
+Run by workshop.py in a process of its own.
 """
 
 from pathlib import Path
@@ -8,8 +8,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from zoo_cases import POSITIONS, VOCABULARY, Cases, kinds, weight, work
-from zoo_tf1 import signature_tensors
+from zoo.cases import POSITIONS, VOCABULARY, Cases, kinds, weight, work
+from zoo.makers.tf1 import signature_tensors
 
 
 class Places(keras.layers.Layer):

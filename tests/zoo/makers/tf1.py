@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from tensorflow.compat import v1
-from zoo_cases import POSITIONS, VOCABULARY, Cases, kinds, weight
+from zoo.cases import POSITIONS, VOCABULARY, Cases, kinds, weight
 
 
 def signature_tensors(saved: Path) -> dict:

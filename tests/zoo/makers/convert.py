@@ -1,6 +1,6 @@
 """Makes the zoo's second-hand ONNX files: optimised or quantised by ONNX Runtime.
 
-Run by zoo.py in a process of its own, after the torch models are there: zoo_convert.py JOBS.json
+Run by workshop.py in a process of its own, after the torch models are there.
 """
 
 import logging
@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_model
-from zoo_cases import Cases, copy_cases, stored_inputs, work
+from zoo.cases import Cases, copy_cases, stored_inputs, work
 
 LEVELS = {"basic": "ORT_ENABLE_BASIC", "extended": "ORT_ENABLE_EXTENDED", "all": "ORT_ENABLE_ALL"}
 

@@ -1,11 +1,11 @@
 """How an entry of the zoo is described: the facts a finder must report, and the recipe for the maker script.
 
-One function per kind of model; each call adds a row to LISTED. zoo_catalogue.py makes the calls.
+One function per kind of model; each call adds a row to LISTED. catalogue.py makes the calls.
 """
 
 from dataclasses import dataclass, field, replace
 
-from zoo_cases import KINDS, NAMES
+from zoo.cases import KINDS, NAMES
 
 SMALL = {"layers": 3, "hidden": 24, "heads": 3, "inner": 56}
 EVEN = {"layers": 3, "hidden": 40, "heads": 4, "inner": 56}
@@ -201,7 +201,7 @@ def own(
     facts: tuple[Facts, ...] | None = None,
     **more,
 ) -> None:
-    """A plain torch model of zoo_own.py."""
+    """A plain torch model of makers/own.py."""
     masked = "attention_mask" in inputs
     recipe = {"own": model, "sizes": sizes, "act": activation.split("_")[0], "inputs": inputs, "outputs": outputs}
     recipe |= {"exporter": "old", "opset": 17, "static": static, "kinds": KINDS if masked else ("full",), "flat": []}

@@ -1,6 +1,6 @@
-"""Makes the zoo's TensorFlow 2 models: Hugging Face's TF classes and tf-models-official; TensorFlow 1's by zoo_tf1.py.
+"""Makes the zoo's TensorFlow 2 models: Hugging Face's TF classes and tf-models-official; TensorFlow 1's by tf1.py.
 
-Run by zoo.py in a process of its own with build/legacy on the path: zoo_tensorflow.py JOBS.json
+Run by workshop.py in a process of its own with build/legacy on the path.
 """
 
 import logging
@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 import transformers
-import zoo_tf1
 from official.nlp.modeling.networks.bert_encoder import BertEncoderV2
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 from transformers.activations_tf import ACT2FN
-from zoo_cases import POSITIONS, VOCABULARY, Cases, kinds, weight, work
-from zoo_tf1 import signature_tensors
+from zoo.cases import POSITIONS, VOCABULARY, Cases, kinds, weight, work
+from zoo.makers import tf1
+from zoo.makers.tf1 import signature_tensors
 
 ACT2FN["gelu_sum"] = lambda x: x * 0.5 * (1.0 + tf.math.erf(x / math.sqrt(2.0)))  # as TensorFlow wrote it before Erfc
 CLASSES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "electra": "Electra"}
@@ -141,7 +141,7 @@ def official(recipe: dict, folder: Path) -> None:
 def make(recipe: dict, folder: Path) -> None:
     """The model, and what TensorFlow says for every kind of mask."""
     tf.keras.backend.clear_session()
-    {"hf": hugging_face, "official": official, "tf1": zoo_tf1.make}[recipe["source"]](recipe, folder)
+    {"hf": hugging_face, "official": official, "tf1": tf1.make}[recipe["source"]](recipe, folder)
 
 
 if __name__ == "__main__":

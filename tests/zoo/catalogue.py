@@ -1,6 +1,6 @@
 """The zoo's list: every exporter output that readers and finder are tested on, as data. Nothing is built here."""
 
-from zoo_describe import EVEN, LISTED, SMALL, Facts, Listed, converted, hf, keras, keras2onnx, official, own, tf1, torch
+from zoo.describe import EVEN, LISTED, SMALL, Facts, Listed, converted, hf, keras, keras2onnx, official, own, tf1, torch
 
 __all__ = ["LISTED", "Facts", "Listed"]
 
@@ -59,6 +59,10 @@ torch("onnx-distilbert-sequence", family="distilbert", head="ForSequenceClassifi
 torch("onnx-distilbert-dynamo", family="distilbert", attention="sdpa", opset="dynamo18")
 torch("onnx-electra", family="electra", config={"embedding_size": 16})
 torch("onnx-electra-sequence", family="electra", head="ForSequenceClassification", config={"embedding_size": 16})
+for family in ("roberta", "distilbert", "electra"):
+    narrow = {"config": {"embedding_size": 16}} if family == "electra" else {}
+    torch(f"onnx-{family}-token", family=family, head="ForTokenClassification", attention="sdpa", opset=17, **narrow)
+    torch(f"onnx-{family}-question", family=family, head="ForQuestionAnswering", opset=11, **narrow)
 # transformers 4
 torch("onnx4-bert-eager", version=4)
 torch("onnx4-bert-11-eager", version=4, opset=11)

@@ -1,6 +1,6 @@
 """Makes the zoo's torch models: tiny stock transformers (4 or 5, whichever is on the path) exported by torch.onnx.
 
-Run by zoo.py in a process of its own: zoo_torch.py JOBS.json
+Run by workshop.py in a process of its own.
 """
 
 import warnings
@@ -12,9 +12,9 @@ import torch
 import transformers
 from onnx import numpy_helper
 from torch import nn
-from zoo_cases import NAMES, POSITIONS, VOCABULARY, Cases, kinds, weight, work
-from zoo_own import OWN as OWN_MODELS
-from zoo_own import Outputs
+from zoo.cases import NAMES, POSITIONS, VOCABULARY, Cases, kinds, weight, work
+from zoo.makers.own import OWN as OWN_MODELS
+from zoo.makers.own import Outputs
 
 CLASSES = {
     "bert": "Bert",

@@ -1,7 +1,7 @@
 """Makes the zoo's models in keras2onnx's style: a Reshape around every MatMul, LayerNorm as TensorFlow writes it.
 
 keras2onnx itself no longer installs, so the graph is written by hand (specs of the old tool), around the weights of a
-torch BertModel, which also gives the answers. Run by zoo.py in a process of its own: zoo_keras2onnx.py JOBS.json
+torch BertModel, which also gives the answers. Run by workshop.py in a process of its own.
 """
 
 import math
@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from zoo_cases import POSITIONS, Cases, kinds, work
-from zoo_torch import Answers, build, run
+from zoo.cases import POSITIONS, Cases, kinds, work
+from zoo.makers.torch import Answers, build, run
 
 
 class Writer:

@@ -1,6 +1,6 @@
 """Plain torch models for the zoo: other dialects of the same layer, several encoders in one model, what to refuse.
 
-Used by zoo_torch.py for recipes with `own`; each forward gives the outputs, and the states between the layers besides.
+Used by torch.py for recipes with `own`; each forward gives the outputs, and the states between the layers besides.
 """
 
 import math
@@ -8,7 +8,7 @@ import math
 import torch
 import transformers
 from torch import nn
-from zoo_cases import POSITIONS, VOCABULARY
+from zoo.cases import POSITIONS, VOCABULARY
 
 
 class Layer(nn.Module):

@@ -1,0 +1,82 @@
+"""The runner of ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fusebert.errors import FusebertError
+from fusebert.formats.onnx_write import write_repaired
+from fusebert.graph import Array, Graph
+from fusebert.measure.roles import Input
+from fusebert.measure.runners.runner import Feeds, Runner, Told, first_line, import_framework, roles_of, sizes_of, words
+from fusebert.read import read
+
+LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended, all
+
+
+class OnnxRuntime(Runner):
+    """An ONNX file, by ONNX Runtime on the CPU; one with our operator gets our library."""
+
+    framework = "onnxruntime"
+
+    def __init__(self, path: Path, threads: int | None = None, level: int = 99, told: Told | None = None) -> None:
+        ort = import_framework("onnxruntime", path)
+        if level not in LEVELS:
+            raise FusebertError(f"optimisation level {level} is unknown; use one of {', '.join(map(str, LEVELS))}")
+        levels = ort.GraphOptimizationLevel
+        options = ort.SessionOptions()
+        options.graph_optimization_level = dict(
+            zip(LEVELS, (levels.ORT_DISABLE_ALL, levels.ORT_ENABLE_BASIC, levels.ORT_ENABLE_EXTENDED,
+                         levels.ORT_ENABLE_ALL), strict=True)
+        )[level]  # fmt: skip
+        options.log_severity_level = 4  # errors are raised as well
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        graph = _read_if_possible(path)
+        self.notes = () if graph is None else graph.facts.get("repairs", ())
+        with _repaired(path) if self.notes else nullcontext(path) as file:
+            if graph is not None and any(word.startswith("fusebert.") for word in words(graph)):
+                from fusebert.onnxruntime import session
+
+                self._session = session(file, options)
+            else:
+                try:
+                    self._session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+                except Exception as error:
+                    raise FusebertError(f"{path} is not accepted by ONNX Runtime: {first_line(error)}") from error
+        inputs = [Input(i.name, _ort_type(i.type), sizes_of(i.shape)) for i in self._session.get_inputs()]
+        self.name = f"{path} by onnxruntime"
+        self.roles = roles_of(path, inputs, graph, told)
+        self.outputs = tuple(o.name for o in self._session.get_outputs() if o.type.startswith("tensor("))
+
+    def answer(self, prepared: Feeds) -> dict[str, Array]:
+        return dict(zip(self.outputs, self._session.run(self.outputs, prepared), strict=True))
+
+    def close(self) -> None:
+        self._session = None
+
+
+@contextmanager
+def _repaired(path: Path) -> Iterator[Path]:
+    """A file with the repairs that a model needs to be loaded, gone at the end."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / path.name
+        write_repaired(path, file)
+        yield file
+
+
+def _read_if_possible(path: Path) -> Graph | None:
+    try:
+        return read(path)
+    except FusebertError:
+        return None
+
+
+def _ort_type(declared: str) -> str:
+    """tensor(int64) -> int64."""
+    names = {"float": "float32", "double": "float64"}
+    inner = declared.removeprefix("tensor(").removesuffix(")")
+    return names.get(inner, inner)

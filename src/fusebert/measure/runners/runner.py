@@ -1,0 +1,105 @@
+"""Runner: anything that answers a padded batch, behind one face; and what the runners of all frameworks share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.graph import Array, Graph
+from fusebert.measure.roles import Input, Roles, find_roles
+
+Told = Mapping[str, str | None]
+Feeds = Mapping[str, Any]
+
+
+class Runner(Protocol):
+    """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
+    its inputs, and what they take; `framework` runs it; `notes` are what else there is to tell."""
+
+    name: str
+    framework: str
+    roles: Roles
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """Its inputs by role: ids, and perhaps mask and types."""
+        return self.roles.inputs
+
+    def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
+        """The arrays that it is fed, in its own order, by its own names and types."""
+        given = {"ids": ids, "mask": mask, "types": types}
+        return {one.name: _as_declared(given[role], one) for role, one in (*self.inputs.items(), *self.roles.more)}
+
+    def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
+        """The inputs as `answer` takes them."""
+        return self.feeds(ids, mask, types)
+
+    def answer(self, prepared: Any) -> dict[str, Array]:
+        """Runs prepared inputs; the answers by name."""
+        ...
+
+    def run(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
+        """Runs a batch; inputs that it does not have are left away."""
+        try:
+            return self.answer(self.prepare(ids, mask, types))
+        except FusebertError as error:
+            raise type(error)(f"{self.name}: {error}") from error
+        except Exception as error:  # frameworks have families of their own, not all of them public
+            raise FusebertError(
+                f"{self.name} fails on {ids.shape[0]} x {ids.shape[1]} ids: {first_line(error)}"
+            ) from error
+
+    def close(self) -> None:
+        """Lets go of what it holds."""
+        ...
+
+
+def import_framework(name: str, path: Path) -> Any:
+    """A framework that a model needs, or an error that says how to get it."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise FusebertError(f"{path} needs {name}, which is missing: {error}; try: pip install {name}") from error
+
+
+def roles_of(path: Path, inputs: Sequence[Input], graph: Graph | None, told: Told | None) -> Roles:
+    """What the inputs of a model are, by its graph and by what the user told."""
+    try:
+        return find_roles(inputs, graph, told)
+    except FusebertError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def words(graph: Graph) -> set[str]:
+    """Every operation that occurs in a graph or its functions."""
+    functions = (function.nodes for function in graph.functions.values())
+    return {node.word for nodes in (graph.nodes, *functions) for node in nodes}
+
+
+def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
+    """A shape as a framework gives it, with None for what is free."""
+    return None if shape is None else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what a framework says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _as_declared(array: Array, declared: Input) -> Array:
+    """An input as a model declares it: of its type, and a mask of one dimension as the number of ones."""
+    rank = 2 if declared.shape is None else len(declared.shape)
+    if rank == 1:
+        array = array.sum(1)
+    elif rank != 2:
+        raise UnsupportedError(f"input {declared.name} has {rank} dimensions; 1 (lengths) or 2 can be filled")
+    return np.ascontiguousarray(array, declared.dtype)

@@ -1,0 +1,111 @@
+"""The runner of SavedModels and frozen TensorFlow graphs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.graph import Array, Graph
+from fusebert.match.words_tensorflow import EFFECTS
+from fusebert.measure.roles import Input
+from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
+from fusebert.read import read
+
+_FUSED_OPS = {"Bert", "BertHiddenStates"}
+
+
+class TensorFlow(Runner):
+    """A SavedModel's default signature or a frozen graph, by TensorFlow; one with our op gets our library."""
+
+    framework = "tensorflow"
+
+    def __init__(self, path: Path, threads: int | None = None, told: Told | None = None) -> None:
+        tf = _tensorflow(path, threads)
+        graph = read(path)
+        if _FUSED_OPS.intersection(words(graph)):
+            import fusebert.tensorflow  # noqa: F401 (brings the op)
+        try:
+            inputs = self._load(tf, path, graph) if path.is_dir() else self._import(tf, path, graph)
+        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+            raise FusebertError(f"{path} is not accepted by TensorFlow: {first_line(error)}") from error
+        self.name = f"{path} by tensorflow"
+        self.roles = roles_of(path, inputs, _with_inputs(graph, tuple(one.tensor for one in inputs)), told)
+        self._constant = tf.constant
+
+    def _load(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
+        self._kept = tf.saved_model.load(str(path))  # a signature does not keep its model alive
+        signatures = self._kept.signatures
+        if not signatures:
+            raise UnsupportedError(f"{path} has no signature to call")
+        chosen = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
+        self._call = signatures[chosen]
+        self.outputs = tuple(sorted(self._call.structured_outputs))
+        specs = self._call.structured_input_signature[1]
+        names = graph.facts["names"]
+        tensors = {names[tensor]: tensor for tensor in reversed(graph.inputs)}
+        tensors |= {names[tensor]: tensor for tensor in graph.inputs if tensor.startswith(f"{chosen}_")}
+        return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in sorted(specs.items())]
+
+    def _import(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
+        definition = tf.compat.v1.GraphDef()
+        data = path.read_bytes()
+        if path.suffix == ".pbtxt" or data[:1] != b"\n":
+            from google.protobuf import text_format
+
+            text_format.Parse(data, definition)
+        else:
+            definition.ParseFromString(data)
+        effects = {tensor for node in graph.nodes if node.word in EFFECTS for tensor in node.outputs}
+        self._kept = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
+        element = self._kept.graph.as_graph_element
+        self.outputs = tuple(tensor for tensor in graph.outputs if tensor not in effects)
+        call = self._kept.prune(list(map(element, graph.inputs)), {name: element(name) for name in self.outputs})
+        self._call = lambda **given: call(*(given[name] for name in graph.inputs))
+        return [_tf_input(name, element(name), name) for name in graph.inputs]
+
+    def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
+        return {name: self._constant(array) for name, array in self.feeds(ids, mask, types).items()}
+
+    def answer(self, prepared: Any) -> dict[str, Array]:
+        answers = self._call(**prepared)
+        return {name: answers[name].numpy() for name in self.outputs}
+
+    def close(self) -> None:
+        self._call = self._kept = None
+
+
+def _tensorflow(path: Path, threads: int | None) -> Any:
+    """TensorFlow with that many threads, unless a model has run before: then it keeps those it has."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    tf = import_framework("tensorflow", path)
+    if threads is not None:
+        with suppress(RuntimeError):  # it runs already
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+    return tf
+
+
+def _tf_input(name: str, tensor: Any, place: str) -> Input:
+    sizes = None if tensor.shape.rank is None else sizes_of(tensor.shape.as_list())
+    return Input(name, tensor.dtype.name, sizes, place)
+
+
+def _with_inputs(graph: Graph, inputs: tuple[str, ...]) -> Graph:
+    """A graph without what needs other inputs: other signatures."""
+    maker = {tensor: node for node in graph.nodes for tensor in node.outputs}
+
+    def needed(output: str) -> set[str]:
+        seen, left = {output}, [output]
+        while left:
+            node = maker.get(left.pop())
+            new = set(() if node is None else node.inputs) - seen
+            seen |= new
+            left += new
+        return seen
+
+    others = set(graph.inputs) - set(inputs)
+    return replace(graph, inputs=inputs, outputs=tuple(name for name in graph.outputs if not needed(name) & others))
