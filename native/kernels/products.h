@@ -126,12 +126,15 @@ using Finish = void (*)(const typename P::Sum*, int, int, const InputRows&, int6
 // By activation; of one function each, not unrolled into every tile: that would be most of the library's code.
 template <class P>
 constexpr Finish<P> kFinish[] = {
-#define FB_FINISH(activation)                                                                                         \
-  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,                        \
-     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                                        \
-    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return activation; });          \
+#define FB_FINISH(activation)                                                                                \
+  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,               \
+     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                               \
+    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return activation; }); \
   }
-    FB_FINISH(x), FB_FINISH(gelu_erf(x)), FB_FINISH(gelu_tanh(x)), FB_FINISH(gelu_quick(x)),
+    FB_FINISH(x),
+    FB_FINISH(gelu_erf(x)),
+    FB_FINISH(gelu_tanh(x)),
+    FB_FINISH(gelu_quick(x)),
     FB_FINISH(x < 0.0f ? vf{} : x),  // relu: a NaN stays
     FB_FINISH(hyperbolic_tangent(x))
 #undef FB_FINISH
@@ -182,8 +185,8 @@ constexpr Tile<P> kTiles[8][3] = {
 #define FB_TILE(r, v) \
   (r <= kTileRows && v <= P::kVectors) ? &tile<P, (r <= kTileRows ? r : 1), (v <= P::kVectors ? v : 1)> : nullptr
 #define FB_TILES(r) {FB_TILE(r, 1), FB_TILE(r, 2), FB_TILE(r, 3)}
-    FB_TILES(1), FB_TILES(2), FB_TILES(3), FB_TILES(4),
-    FB_TILES(5), FB_TILES(6), FB_TILES(7), FB_TILES(8)
+    FB_TILES(1), FB_TILES(2), FB_TILES(3), FB_TILES(4), FB_TILES(5),
+    FB_TILES(6), FB_TILES(7), FB_TILES(8)
 #undef FB_TILES
 #undef FB_TILE
 };
@@ -215,7 +218,8 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
       }
       // While rows pass by, what comes next is fetched: the weights that follow, and where the results go.
       const char* ahead = reinterpret_cast<const char*>(packed + number * width);
-      const int64_t step = kStride * width * static_cast<int64_t>(sizeof(Weight)) / tiles, share = slice / kStride * step;
+      const int64_t step = kStride * width * static_cast<int64_t>(sizeof(Weight)) / tiles,
+                    share = slice / kStride * step;
       const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * kTileRows * P::kGroup;
       for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += kTileRows * groups * P::kGroup) {
         const int height = t + 1 < tiles ? kTileRows : rest;
@@ -225,10 +229,9 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
             __builtin_prefetch(epilogue.out + r * epilogue.out_stride + column, 1);
             if (epilogue.residual) __builtin_prefetch(epilogue.residual + r * epilogue.residual_stride + column);
           }
-        kTiles<P>[height - 1][vectors - 1](inputs - g * (kTileRows - height) * P::kGroup, held, number, g == 0, sums[t],
+        kTiles<P>[height - 1][vectors - 1](inputs - g*(kTileRows - height)* P::kGroup, held, number, g == 0, sums[t],
                                            ahead, step);
-        if (done)
-          kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
+        if (done) kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
       }
     }
   }
@@ -317,8 +320,7 @@ inline void prepare_f32(const float* rows, int64_t stride, int64_t count, int64_
                         void* data, float*, int32_t*) {
   for (int64_t row = 0; row < count; row += kTileRows)
     interleave(reinterpret_cast<const int32_t*>(rows + row * stride), stride,
-               count - row < kTileRows ? count - row : kTileRows, inputs,
-               static_cast<int32_t*>(data) + row * inputs);
+               count - row < kTileRows ? count - row : kTileRows, inputs, static_cast<int32_t*>(data) + row * inputs);
 }
 
 inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
