@@ -9,7 +9,7 @@ export PIP_COMPILE := 0
 .PHONY: demo test check style types imports zoo bench quality sanitize format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
-NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.*)
+NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
 
 # The package itself, editable, with its native core; built again when a native source changed.
 $(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
@@ -28,6 +28,12 @@ $(VENV)/.developed: requirements/develop.txt $(VENV)/.installed
 build/legacy/.installed: requirements/legacy.txt | $(VENV)/.developed
 	rm -rf build/legacy
 	$(BIN)/pip install --quiet --no-deps --target build/legacy -r requirements/legacy.txt
+	touch $@
+
+# Rivals for the benchmarks, away from what the tests run with.
+build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
+	rm -rf build/rivals
+	$(BIN)/pip install --quiet --no-deps --target build/rivals -r requirements/bench.txt
 	touch $@
 
 demo: $(VENV)/.installed
@@ -60,8 +66,9 @@ zoo: build/legacy/.installed
 sanitize: $(VENV)/.developed
 	scripts/sanitize $(BIN)
 
-bench: $(VENV)/.developed
-	$(BIN)/python benchmarks/modes.py
+# Beside what could be used instead; the README's table is made from the JSON (docs/speed.md).
+bench: build/rivals/.installed
+	PYTHONPATH=build/rivals $(BIN)/python benchmarks/speed.py -o build/speed.json
 
 quality: $(VENV)/.developed
 	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv --readme README.md

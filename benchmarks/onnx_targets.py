@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from modes import SIZES, inputs
+from models import SIZES, inputs
 
 import fusebert
 from fusebert.engine import cores, isa

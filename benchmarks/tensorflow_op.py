@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from modes import SIZES, inputs
+from models import SIZES, inputs
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 

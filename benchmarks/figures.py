@@ -1,0 +1,130 @@
+"""The JSON of a run of speed.py as a report for the terminal, as the README's table, and as a plot."""
+
+from pathlib import Path
+from typing import Any
+
+from fusebert.report import Report, Table
+
+TITLES = {"minilm": "MiniLM-L6", "base": "BERT-base", "large": "BERT-large"}
+
+
+def report(data: dict[str, Any]) -> Report:
+    """What a run found, to be shown."""
+    found = [_timings(data, model) for model in _in_order(data, "model")]
+    found.append(_streaming(data))
+    found += [Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"]))) for t in data["growth"]["tables"]]
+    ceiling = {kind: f"{c['giga_per_second']:.0f} by {c['by']}" for kind, c in data["ceiling"].items()}
+    notes = tuple(f"{TITLES[m]}: no {name}: {why}" for m, them in data["skipped"].items() for name, why in them.items())
+    facts = data["machine"] | {"ceiling_(Gop/s,_GB/s)": ceiling, "worst_cosine_to_stock_fp32": _worst(data)}
+    return Report("speed, in interleaved rounds", facts, tuple(found), notes)
+
+
+def _in_order(data: dict[str, Any], key: str) -> list[str]:
+    return list(dict.fromkeys(result[key] for result in data["results"]))
+
+
+def _worst(data: dict[str, Any]) -> dict[str, float]:
+    every: dict[str, list[float]] = {}
+    for cosines in data["cosines"].values():
+        for engine, cosine in cosines.items():
+            every.setdefault(engine, []).append(cosine)
+    return {engine: round(min(cosines), 5) for engine, cosines in every.items()}
+
+
+def _timings(data: dict[str, Any], model: str) -> Table:
+    rows = [
+        (
+            r["shape"], r["engine"], round(r["ms"], 2), round(r["sequences_per_second"], 1),
+            round(r["tokens_per_second"]), round(r["gops"], 1), f"{r['of_ceiling']:.0%}",
+            "" if r["ratio"] is None else f"{r['ratio']:.2f}x",
+        )
+        for r in data["results"] if r["model"] == model
+    ]  # fmt: skip
+    columns = ("shape", "engine", "ms", "seq/s", "tokens/s", "Gop/s", "of_ceiling", "to_best_rival")
+    return Table(TITLES[model], columns, tuple(rows))
+
+
+def _streaming(data: dict[str, Any]) -> Table:
+    """The shortest inputs of each model, where the weights' way from memory counts."""
+    rows = []
+    for model in _in_order(data, "model"):
+        shapes = {r["shape"]: r["tokens_per_second"] * r["ms"] for r in data["results"] if r["model"] == model}
+        shortest = min(shapes, key=lambda shape: shapes[shape])
+        rows += [
+            (TITLES[model], r["shape"], r["engine"], f"{r['weights_of_memory']:.0%}")
+            for r in data["results"]
+            if r["model"] == model and r["shape"] == shortest and r["ours"]
+        ]
+    return Table("reading_the_weights", ("model", "shape", "engine", "of_memory's_speed"), tuple(rows))
+
+
+def markdown(data: dict[str, Any]) -> str:
+    """A table for each model: ours, and the best rival of each precision."""
+    lines = []
+    for model in _in_order(data, "model"):
+        results = [r for r in data["results"] if r["model"] == model]
+        shapes = list(dict.fromkeys(r["shape"] for r in results))
+        names = [f"{s[:-1]}, real lengths" if s.endswith("r") else s for s in shapes]
+        lines += ["", f"| {TITLES[model]}, ms | {' | '.join(names)} |", "|---" * (len(shapes) + 1) + "|"]
+        for precision in ("fp32", "bf16", "int8"):
+            rivals = [r for r in results if r["precision"] == precision and not r["ours"]]
+            for engine in dict.fromkeys(r["engine"] for r in results if r["precision"] == precision and r["ours"]):
+                cells = {r["shape"]: _cell(r) for r in results if r["engine"] == engine}
+                lines.append(f"| **{engine}** | {' | '.join(cells[s] for s in shapes)} |")
+            if rivals:
+                best = [min((r for r in rivals if r["shape"] == s), key=lambda r: r["ms"]) for s in shapes]
+                cells_of_best = (f"{_rounded(r['ms'])} {r['engine'].removesuffix(' ' + precision)}" for r in best)
+                lines.append(f"| best other {precision} | {' | '.join(cells_of_best)} |")
+    m = data["machine"]
+    packages = ", ".join(f"{name} {number}" for name, number in m["versions"].items() if name != "fusebert")
+    ceilings = " / ".join(f"{data['ceiling'][p]['giga_per_second']:.0f}" for p in ("fp32", "bf16", "int8"))
+    facts = f"{m['cpu']}, {m['instruction_set']}, {m['threads']} threads, {m['date']}; ceiling {ceilings} Gop/s in fp32"
+    return "\n".join([f"{facts} / bf16 / int8; {packages}.", *lines])
+
+
+def _cell(result: dict[str, Any]) -> str:
+    ratio = "" if result["ratio"] is None else f", {result['ratio']:.2f}x"
+    return f"{_rounded(result['ms'])} ({result['of_ceiling']:.0%}{ratio})"
+
+
+def _rounded(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+
+
+def write(readme: Path, data: dict[str, Any]) -> None:
+    """Puts the tables between `<!-- speed -->` and `<!-- /speed -->`."""
+    before, rest = readme.read_text().split("<!-- speed -->\n")
+    _, after = rest.split("<!-- /speed -->\n")
+    readme.write_text(f"{before}<!-- speed -->\n{markdown(data)}\n<!-- /speed -->\n{after}")
+
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    """Shares of the ceiling: a row of panels per model, a panel per precision, a group of bars per shape."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    models = _in_order(data, "model")
+    precisions = _in_order(data, "precision")
+    size = (4.6 * len(precisions), 2.6 * len(models))
+    figure, axes = pyplot.subplots(len(models), len(precisions), figsize=size, squeeze=False, sharey=True)
+    for row, model in zip(axes, models, strict=True):
+        for panel, precision in zip(row, precisions, strict=True):
+            results = [r for r in data["results"] if r["model"] == model and r["precision"] == precision]
+            shapes = list(dict.fromkeys(r["shape"] for r in results))
+            names = list(dict.fromkeys(r["engine"] for r in results))
+            for i, name in enumerate(names):
+                own = {r["shape"]: r for r in results if r["engine"] == name}
+                at = [s + (i - (len(names) - 1) / 2) * 0.8 / len(names) for s in range(len(shapes))]
+                colour = f"C{i}" if own[shapes[0]]["ours"] else str(0.35 + 0.13 * i)
+                heights = [100 * own[shape]["of_ceiling"] for shape in shapes]
+                panel.bar(at, heights, 0.8 / len(names), label=name, color=colour)
+            panel.set_xticks(range(len(shapes)), shapes, fontsize=7)
+            panel.set_title(f"{TITLES[model]} {precision}", fontsize=9)
+            panel.set_ylim(0, 100)
+            panel.grid(axis="y", linewidth=0.3)
+            panel.legend(fontsize=6, loc="upper left")
+        row[0].set_ylabel("% of the ceiling", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path)

@@ -1,0 +1,250 @@
+"""What a user could run instead, and ours, behind one face: a model's checkpoint in, calls on a padded batch out.
+
+Every engine gets the form it is best with: ONNX Runtime and OpenVINO the exported graph, dynamic sizes; CTranslate2 its
+own file. Forms are made once and kept beside the checkpoint. What is not installed, or fails, is skipped by name."""
+
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from models import inputs
+
+import fusebert
+from fusebert.engine import isas
+from fusebert.graph import Array
+from fusebert.plan import PRECISIONS
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+Call = Callable[[], Any]
+Ready = Callable[[Array, Array], Call]
+
+
+class Forms:
+    """A model in the forms that the rivals read, each made when it is first asked for."""
+
+    def __init__(self, checkpoint: Path, size: dict[str, int]) -> None:
+        self.checkpoint, self._folder, self._size = checkpoint, checkpoint.parent, size
+
+    def torch(self) -> Any:
+        """Stock PyTorch."""
+        import transformers
+
+        bert: Any = transformers.BertModel
+        return bert.from_pretrained(self.checkpoint).eval()
+
+    @cached_property
+    def onnx(self) -> Path:
+        """As torch exports it."""
+        import torch
+        import transformers
+
+        class Rows(torch.nn.Module):
+            def __init__(self, checkpoint: Path) -> None:
+                super().__init__()
+                bert: Any = transformers.BertModel
+                # ONNX Runtime's optimizer knows attention in this spelling.
+                self.model = bert.from_pretrained(checkpoint, attn_implementation="eager").eval()
+
+            def forward(self, ids: Any, mask: Any, types: Any) -> Any:
+                answers = self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)
+                return answers.last_hidden_state
+
+        def export(path: Path) -> None:
+            ids = torch.ones(2, 16, dtype=torch.int64)
+            axes = {name: {0: "batch", 1: "length"} for name in (*NAMES, "rows")}
+            options: dict[str, Any] = {"dynamo": False, "opset_version": 17, "input_names": list(NAMES)}
+            options |= {"output_names": ["rows"], "dynamic_axes": axes}
+            torch.onnx.export(Rows(self.checkpoint), (ids, ids, ids * 0), str(path), **options)
+
+        return self._once("plain.onnx", export)
+
+    @cached_property
+    def optimized(self) -> Path:
+        """By ONNX Runtime's transformers optimizer."""
+        from onnxruntime.transformers.optimizer import optimize_model
+
+        sizes = {"num_heads": self._size["num_attention_heads"], "hidden_size": self._size["hidden_size"]}
+        source = self.onnx
+        return self._once(
+            "optimized.onnx", lambda path: optimize_model(str(source), "bert", **sizes).save_model_to_file(str(path))
+        )
+
+    @cached_property
+    def dynamic(self) -> Path:
+        """The optimized graph in ONNX Runtime's dynamic int8."""
+        from onnx import TensorProto
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+
+        source = str(self.optimized)
+        options = {"weight_type": QuantType.QInt8, "extra_options": {"DefaultTensorType": TensorProto.FLOAT}}
+        return self._once("dynamic.onnx", lambda path: quantize_dynamic(source, str(path), **options))
+
+    @cached_property
+    def quantized(self) -> Path:
+        """In OpenVINO's int8, calibrated by nncf on random ids."""
+        import nncf
+        import openvino
+
+        def quantize(path: Path) -> None:
+            nncf.set_log_level(logging.ERROR)
+            random = np.random.default_rng(0)
+            ids, mask = inputs("1x128")
+            samples = [feed(random.permutation(ids, axis=1), mask) for _ in range(16)]
+            model = openvino.Core().read_model(self.onnx)
+            kind = nncf.ModelType.TRANSFORMER
+            made = nncf.quantize(model, nncf.Dataset(samples), model_type=kind, subset_size=len(samples))
+            openvino.save_model(made, path, compress_to_fp16=False)
+
+        return self._once("int8.xml", quantize)
+
+    @cached_property
+    def ctranslate2(self) -> Path:
+        """In CTranslate2's format; its converter asks for a tokenizer."""
+        import ctranslate2
+        import transformers
+
+        def convert(path: Path) -> None:
+            (self.checkpoint / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+            tokenizer: Any = transformers.BertTokenizer
+            tokenizer(str(self.checkpoint / "vocab.txt")).save_pretrained(self.checkpoint)
+            ctranslate2.converters.TransformersConverter(str(self.checkpoint)).convert(str(path))
+
+        return self._once("ctranslate2", convert)
+
+    def _once(self, name: str, make: Callable[[Path], object]) -> Path:
+        """The file or folder, made under another name first: one that is there is whole."""
+        path = self._folder / name
+        if not path.exists():
+            half = path.with_stem("half")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                make(half)
+            for made in self._folder.glob("half*"):
+                made.rename(made.with_stem(path.stem))
+        return path
+
+
+def feed(ids: Array, mask: Array) -> dict[str, Array]:
+    """The inputs by name."""
+    return dict(zip(NAMES, (ids, mask, np.zeros_like(ids)), strict=True))
+
+
+def ours(precision: str, forms: Forms, threads: int) -> Ready:
+    """fusebert on the checkpoint."""
+    model = fusebert.load(forms.checkpoint, precision, threads)
+
+    def ready(ids: Array, mask: Array) -> Call:
+        return lambda: model.run(ids, mask)["last_hidden_state"]
+
+    return ready
+
+
+def torch(precision: str, forms: Forms, threads: int) -> Ready:
+    """Stock PyTorch."""
+    import torch
+
+    torch.set_num_threads(threads)
+    model = forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
+
+    def ready(ids: Array, mask: Array) -> Call:
+        given = {name: torch.from_numpy(array) for name, array in feed(ids, mask).items()}
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return model(**given).last_hidden_state.float().numpy()
+
+        return call
+
+    return ready
+
+
+def onnxruntime(form: str, forms: Forms, threads: int) -> Ready:
+    """ONNX Runtime on one of the forms."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(getattr(forms, form), options, providers=["CPUExecutionProvider"])
+
+    def ready(ids: Array, mask: Array) -> Call:
+        given = feed(ids, mask)
+        return lambda: session.run(None, given)[0]
+
+    return ready
+
+
+def openvino(precision: str, forms: Forms, threads: int) -> Ready:
+    """OpenVINO; what int8 leaves in floats is in the type it chooses itself."""
+    import openvino
+
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads}
+    if precision != "int8":
+        settings["INFERENCE_PRECISION_HINT"] = {"fp32": "f32", "bf16": "bf16"}[precision]
+    form = forms.quantized if precision == "int8" else forms.onnx
+    request = openvino.Core().compile_model(form, "CPU", settings).create_infer_request()
+
+    def ready(ids: Array, mask: Array) -> Call:
+        given = feed(ids, mask)
+        return lambda: request.infer(given, share_inputs=True)[0]
+
+    return ready
+
+
+def ctranslate2(precision: str, forms: Forms, threads: int) -> Ready:
+    """CTranslate2, which takes rows without padding."""
+    import ctranslate2
+
+    encoder = ctranslate2.Encoder(str(forms.ctranslate2), compute_type=precision, intra_threads=threads)
+
+    def ready(ids: Array, mask: Array) -> Call:
+        rows = [row[: int(kept.sum())].tolist() for row, kept in zip(ids, mask, strict=True)]
+        return lambda: np.asarray(encoder.forward_batch(rows).last_hidden_state)
+
+    return ready
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A way to run a model: its name, the precision it competes in, and whether it computes padding."""
+
+    name: str
+    precision: str
+    package: str
+    pads: bool
+    make: Callable[[Forms, int], Ready]
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is fusebert."""
+        return self.package == "fusebert"
+
+
+def engines() -> list[Engine]:
+    """All that this machine's instructions make sense for; stock fp32 first: others are checked against it."""
+    halves = ["bf16"] if "avx512-bf16" in isas() else []  # elsewhere frameworks only emulate it
+    found = [Engine(f"torch {p}", p, "torch", True, partial(torch, p)) for p in ["fp32", *halves]]
+    for name, precision, form in (("fp32", "fp32", "onnx"), ("optimizer fp32", "fp32", "optimized"),
+                                  ("dynamic int8", "int8", "dynamic")):  # fmt: skip
+        found.append(Engine(f"onnxruntime {name}", precision, "onnxruntime", True, partial(onnxruntime, form)))
+    found += [Engine(f"openvino {p}", p, "openvino", True, partial(openvino, p)) for p in ["fp32", *halves, "int8"]]
+    found.append(Engine("ctranslate2 int8", "int8", "ctranslate2", False, partial(ctranslate2, "int8")))
+    return found + [
+        Engine(f"fusebert {p}", p.removesuffix("-bf16"), "fusebert", False, partial(ours, p)) for p in PRECISIONS
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that are installed."""
+    found = {}
+    for package in ("fusebert", "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
