@@ -6,6 +6,7 @@ from typing import Any
 from fusebert.report import Report, Table
 
 TITLES = {"minilm": "MiniLM-L6", "base": "BERT-base", "large": "BERT-large"}
+PRECISIONS = ("fp32", "bf16", "int8")
 
 
 def report(data: dict[str, Any]) -> Report:
@@ -66,7 +67,7 @@ def markdown(data: dict[str, Any]) -> str:
         shapes = list(dict.fromkeys(r["shape"] for r in results))
         names = [f"{s[:-1]}, real lengths" if s.endswith("r") else s for s in shapes]
         lines += ["", f"| {TITLES[model]}, ms | {' | '.join(names)} |", "|---" * (len(shapes) + 1) + "|"]
-        for precision in ("fp32", "bf16", "int8"):
+        for precision in PRECISIONS:
             rivals = [r for r in results if r["precision"] == precision and not r["ours"]]
             for engine in dict.fromkeys(r["engine"] for r in results if r["precision"] == precision and r["ours"]):
                 cells = {r["shape"]: _cell(r) for r in results if r["engine"] == engine}
@@ -77,7 +78,7 @@ def markdown(data: dict[str, Any]) -> str:
                 lines.append(f"| best other {precision} | {' | '.join(cells_of_best)} |")
     m = data["machine"]
     packages = ", ".join(f"{name} {number}" for name, number in m["versions"].items() if name != "fusebert")
-    ceilings = " / ".join(f"{data['ceiling'][p]['giga_per_second']:.0f}" for p in ("fp32", "bf16", "int8"))
+    ceilings = " / ".join(f"{data['ceiling'][p]['giga_per_second']:.0f}" for p in PRECISIONS)
     facts = f"{m['cpu']}, {m['instruction_set']}, {m['threads']} threads, {m['date']}; ceiling {ceilings} Gop/s in fp32"
     return "\n".join([f"{facts} / bf16 / int8; {packages}.", *lines])
 
@@ -103,28 +104,34 @@ def plot(data: dict[str, Any], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams |= {"svg.fonttype": "none", "font.size": 8}
     from matplotlib import pyplot
 
-    models = _in_order(data, "model")
-    precisions = _in_order(data, "precision")
+    models, here = _in_order(data, "model"), _in_order(data, "precision")
+    precisions = [precision for precision in PRECISIONS if precision in here]
     size = (4.6 * len(precisions), 2.6 * len(models))
     figure, axes = pyplot.subplots(len(models), len(precisions), figsize=size, squeeze=False, sharey=True)
     for row, model in zip(axes, models, strict=True):
         for panel, precision in zip(row, precisions, strict=True):
-            results = [r for r in data["results"] if r["model"] == model and r["precision"] == precision]
-            shapes = list(dict.fromkeys(r["shape"] for r in results))
-            names = list(dict.fromkeys(r["engine"] for r in results))
-            for i, name in enumerate(names):
-                own = {r["shape"]: r for r in results if r["engine"] == name}
-                at = [s + (i - (len(names) - 1) / 2) * 0.8 / len(names) for s in range(len(shapes))]
-                colour = f"C{i}" if own[shapes[0]]["ours"] else str(0.35 + 0.13 * i)
-                heights = [100 * own[shape]["of_ceiling"] for shape in shapes]
-                panel.bar(at, heights, 0.8 / len(names), label=name, color=colour)
-            panel.set_xticks(range(len(shapes)), shapes, fontsize=7)
-            panel.set_title(f"{TITLES[model]} {precision}", fontsize=9)
-            panel.set_ylim(0, 100)
-            panel.grid(axis="y", linewidth=0.3)
-            panel.legend(fontsize=6, loc="upper left")
-        row[0].set_ylabel("% of the ceiling", fontsize=8)
+            _draw(panel, [r for r in data["results"] if r["model"] == model and r["precision"] == precision])
+            panel.set_title(f"{TITLES[model]} {precision}")
+        row[0].set_ylabel("% of the ceiling")
     figure.tight_layout()
     figure.savefig(path)
+
+
+def _draw(panel: Any, results: list[dict[str, Any]]) -> None:
+    """Rivals in greys, ours in colours; the legend stands above the ceiling."""
+    shapes = list(dict.fromkeys(r["shape"] for r in results))
+    engines = {r["engine"]: r["ours"] for r in results}
+    greys = iter(("0.75", "0.6", "0.45", "0.3"))
+    width = 0.8 / len(engines)
+    for i, (engine, ours) in enumerate(engines.items()):
+        heights = [100 * r["of_ceiling"] for r in results if r["engine"] == engine]
+        places = [at + (i - (len(engines) - 1) / 2) * width for at in range(len(shapes))]
+        colour = ("C1" if engine.endswith("-bf16") else "C0") if ours else next(greys)
+        panel.bar(places, heights, width, label=engine, color=colour)
+    panel.set_xticks(range(len(shapes)), shapes)
+    panel.set(ylim=(0, 140), yticks=range(0, 101, 20))
+    panel.grid(axis="y", linewidth=0.3)
+    panel.legend(fontsize=6, loc="upper center", ncols=2)

@@ -1,0 +1,77 @@
+"""The benchmark's arithmetic and its table; nothing is timed."""
+
+import importlib
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+ceiling, figures, models, speed = map(importlib.import_module, ("ceiling", "figures", "models", "speed"))
+
+
+@pytest.fixture
+def result():
+    """Makes a Result of an engine at a shape."""
+
+    def make(engine: str, ms: float, pads: bool = True, shape: str = "32x128r"):
+        precision = engine.split()[-1].removesuffix("-bf16")
+        ours = engine.startswith("fusebert")
+        return speed.Result("base", shape, engine, precision, ours, pads, ms, ms, 1, 1, 100, 0.5, 0.1)
+
+    return make
+
+
+def test_operations_are_those_of_real_tokens():
+    """BERT-base at length 128 is 22.35 Gop, and padding costs nothing."""
+    _, full = models.inputs("1x128")
+    assert models.operations(models.SIZES["base"], full) == pytest.approx(22.35e9, rel=1e-3)
+    _, real = models.inputs("32x128r")
+    assert real.mean() == pytest.approx(0.41, abs=0.04)
+    assert models.operations(models.SIZES["base"], real) < 0.45 * 32 * 22.35e9
+
+
+def test_ratios_are_to_the_best_of_the_same_precision(result):
+    """A faster engine of another precision is no rival; who skips padding is none for the ratio to those that pad."""
+    *_, mine, alone = speed.compared([
+        result("torch fp32", 900), result("openvino int8", 400), result("ctranslate2 int8", 200, pads=False),
+        result("fusebert int8-bf16", 100, pads=False), result("fusebert bf16", 300, pads=False),
+    ])  # fmt: skip
+    assert (mine.best_rival, mine.ratio) == ("ctranslate2 int8", 2.0)
+    assert (mine.best_padding_rival, mine.padding_ratio) == ("openvino int8", 4.0)
+    assert alone.ratio is None
+
+
+def test_the_table_replaces_what_is_between_the_marks(result, tmp_path):
+    """Written twice, it is there once, and the rest of the file stays."""
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- speed -->\nold\n<!-- /speed -->\nafter\n")
+    results = speed.compared([result("openvino fp32", 120.4), result("fusebert fp32", 60.2, pads=False)])
+    data = {
+        "machine": speed.machine(2),
+        "ceiling": {kind: {"giga_per_second": 200.0, "by": ""} for kind in ("fp32", "bf16", "int8", "memory")},
+        "results": [asdict(one) for one in results],
+    }
+    figures.write(readme, data)
+    figures.write(readme, data)
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- speed -->\n")
+    assert text.endswith("<!-- /speed -->\nafter\n")
+    assert text.count("| BERT-base, ms | 32x128, real lengths |\n") == 1
+    assert "| **fusebert fp32** | 60.2 (50%, 2.00x) |\n| best other fp32 | 120 openvino |" in text
+
+
+def test_the_readme_has_the_marks():
+    """`--readme` finds its place in the project's own README."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert readme.count("<!-- speed -->\n") == readme.count("<!-- /speed -->\n") == 1
+
+
+def test_the_ceiling_is_measured():
+    """It compiles with the system's compiler, and every kind of it gives a number."""
+    found = ceiling.Ceiling(1)
+    for call in found.calls().values():
+        call()
+    assert min(found.reached.values()) > 0
