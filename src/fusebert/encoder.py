@@ -156,6 +156,8 @@ class Batch:
     def spread(self, rows: Array, drop_hidden: bool) -> Array:
         """Rows back at their places in the padded batch; zeros everywhere else."""
         sequences, length = self.shape
+        if self.visible is None and len(rows) == sequences * length:
+            return rows.reshape(sequences, length, *rows.shape[1:])
         padded = np.zeros((sequences * length, *rows.shape[1:]), rows.dtype)
         if drop_hidden and self.visible is not None:
             padded[self.index[self.visible != 0]] = rows[self.visible != 0]
