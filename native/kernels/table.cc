@@ -1,6 +1,6 @@
 // Compiled once per instruction set (see CMakeLists.txt): the table of that set's functions.
+#include "packing.h"
 #include "pointwise.h"
-#include "products.h"
 
 namespace fusebert::FB_ISA {
 

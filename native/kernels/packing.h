@@ -1,0 +1,211 @@
+// Floats in the forms that the products of one instruction set read: rows as inputs, keys and values as weights.
+#pragma once
+#include "products.h"
+
+namespace fusebert::FB_ISA {
+
+// ---- rows of floats -> inputs ----
+//
+// The rows of a tile lie interleaved, a group of inputs of each in turn. A group has 4 bytes in every precision.
+
+FB_INLINE float bf16_value(float x) {
+  uint32_t bits = load<uint32_t>(&x);
+  bits = x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u : 0x7fc00000u;
+  return load<float>(&bits);
+}
+FB_INLINE void put_bf16(float* to, float x) { *to = bf16_value(x); }
+FB_INLINE void put_bf16(uint16_t* to, float x) {
+  float rounded = bf16_value(x);
+  *to = static_cast<uint16_t>(load<uint32_t>(&rounded) >> 16);
+}
+FB_INLINE void put_bf16(float* to, vf x) { store(to, (vf)(to_bf16(x) << 16)); }
+FB_INLINE void put_bf16(uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16(x), vh)); }
+
+FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
+#if FB_LANES == 16
+  *low = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  *high = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#elif FB_LANES == 8
+  *low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  *high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+#else
+  *low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  *high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+#endif
+}
+
+// Interleaves the elements of Rows vectors: the first of each, then the second of each, ...
+template <int Rows>
+FB_INLINE void zip_rows(vi* rows) {
+  vi zipped[Rows];
+#pragma GCC unroll 4
+  for (int span = Rows; span > 1; span /= 2) {
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows / 2; ++r) zip(rows[r], rows[r + Rows / 2], &zipped[2 * r], &zipped[2 * r + 1]);
+#pragma GCC unroll 16
+    for (int r = 0; r < Rows; ++r) rows[r] = zipped[r];
+  }
+}
+
+// to[group][row] = from[row][group]
+FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
+  int64_t g = 0;
+  if (height == kTileRows) {
+    for (; g + kLanes <= groups; g += kLanes) {
+      vi rows[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) rows[r] = load<vi>(from + r * stride + g);
+      zip_rows<kTileRows>(rows);
+      for (int r = 0; r < kTileRows; ++r) store(to + g * kTileRows + r * kLanes, rows[r]);
+    }
+  }
+  for (; g < groups; ++g)
+    for (int64_t r = 0; r < height; ++r) store(to + g * height + r, load<int32_t>(from + r * stride + g));
+}
+
+// Converts rows by convert(row, first_input, last_input, to), some inputs of a tile at a time, and interleaves them.
+template <class P, class Convert>
+FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Convert& convert) {
+  constexpr int64_t kInputs = kSlice<P> * P::kGroup;
+  alignas(64) typename P::Stored converted[kTileRows][kInputs];
+  const int64_t padded = round_up(inputs, P::kGroup);
+  for (int64_t row = 0; row < count; row += kTileRows) {
+    const int64_t height = count - row < kTileRows ? count - row : kTileRows;
+    auto* tile = static_cast<typename P::Stored*>(data) + row * padded;
+    for (int64_t first = 0; first < inputs; first += kInputs) {
+      const int64_t last = inputs - first < kInputs ? inputs : first + kInputs;
+      for (int64_t r = 0; r < height; ++r) {
+        convert(row + r, first, last, converted[r]);
+        for (int64_t i = last - first; i < round_up(last - first, P::kGroup); ++i) converted[r][i] = 0;
+      }
+      interleave(reinterpret_cast<const int32_t*>(converted), kSlice<P>, height,
+                 (last - first + P::kGroup - 1) / P::kGroup, reinterpret_cast<int32_t*>(tile + first * height));
+    }
+  }
+}
+
+inline void prepare_f32(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
+                        void* data, float*, int32_t*) {
+  for (int64_t row = 0; row < count; row += kTileRows)
+    interleave(reinterpret_cast<const int32_t*>(rows + row * stride), stride,
+               count - row < kTileRows ? count - row : kTileRows, inputs, static_cast<int32_t*>(data) + row * inputs);
+}
+
+inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
+                         void* data, float*, int32_t*) {
+  prepare_rows<Bf16>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
+    const float* x = rows + row * stride;
+    for (; i + kLanes <= last; i += kLanes, to += kLanes) put_bf16(to, load<vf>(x + i));
+    for (; i < last; ++i) put_bf16(to++, x[i]);
+  });
+}
+
+// The elements i .. i + lanes of a row, zeros past its end, times their factors.
+FB_INLINE vf scaled(const float* x, const float* factors, int64_t i, int64_t inputs) {
+  const int64_t left = inputs - i;
+  if (left >= kLanes) return factors ? load<vf>(x + i) * load<vf>(factors + i) : load<vf>(x + i);
+  return factors ? load_part(x + i, left) * load_part(factors + i, left) : load_part(x + i, left);
+}
+
+FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) {
+  vf low = {}, high = {};  // zero is always representable
+  for (int64_t i = 0; i < inputs; i += kLanes) {
+    const vf value = scaled(x, factors, i, inputs);
+    low = minimum(low, value);
+    high = maximum(high, value);
+  }
+  return {-largest(-low), largest(high)};
+}
+
+FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
+  return nearest(minimum(maximum(x, vf{}), splat(255.0f)));
+}
+
+inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
+                       Range range, void* data, float* scale, int32_t* zero) {
+  typedef S8::Stored Levels __attribute__((vector_size(sizeof(S8::Stored) * kLanes)));
+  for (int64_t r = 0; r < count; ++r) {
+    const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
+    const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
+    scale[r] = step;
+    zero[r] = static_cast<int32_t>(level(splat(-own.low / step))[0]);
+  }
+  prepare_rows<S8>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, S8::Stored* to) {
+    const float* x = rows + row * stride;
+    const vf origin = splat(static_cast<float>(zero[row])), inverse = splat(1.0f / scale[row]);
+    vi broken = {};
+    for (; i < last; i += kLanes, to += kLanes) {
+      const vf value = scaled(x, factors, i, inputs);
+      broken |= value - value != 0.0f;  // infinite or not a number
+      const auto levels = __builtin_convertvector(__builtin_convertvector(level(value * inverse + origin), vi), Levels);
+      if (last - i >= kLanes) {
+        store(to, levels);
+      } else {
+        for (int64_t j = 0; j < last - i; ++j) to[j] = levels[j];
+      }
+    }
+    if (any(broken)) scale[row] = __builtin_nanf("");
+  });
+}
+
+// ---- keys and values -> packed weights ----
+
+FB_INLINE void put_weight(float* to, float x) { *to = x; }
+FB_INLINE void put_weight(uint16_t* to, float x) { put_bf16(to, x); }
+
+// As many groups as there are lanes, from x on, of which `left` inputs are there; the rest is zeros.
+template <class P>
+FB_INLINE vi groups_at(const float* x, int64_t left) {
+  typename P::Weight groups[kLanes * P::kGroup];
+  for (int i = 0; i < kLanes * P::kGroup; i += kLanes) {
+    const vf part = left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i);
+    if constexpr (sizeof(typename P::Weight) == sizeof(float))
+      store(groups + i, part);
+    else
+      put_bf16(groups + i, part);
+  }
+  return load<vi>(groups);
+}
+
+template <class P>
+void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
+  const int64_t groups = (width + P::kGroup - 1) / P::kGroup;
+  for (int64_t first = 0; first < count; first += kPanel<P>) {
+    const int64_t columns = count - first < kPanel<P> ? round_up(count - first, kLanes) : kPanel<P>;
+    auto* panel = static_cast<typename P::Weight*>(packed) + first * groups * P::kGroup;
+    const auto key = [&](int64_t j) { return first + j < count ? rows + index[first + j] * stride : nullptr; };
+    if constexpr (sizeof(typename P::Weight) * P::kGroup == sizeof(int32_t)) {
+      for (int64_t j = 0; j < columns; j += kLanes)
+        for (int64_t g = 0; g < groups; g += kLanes) {
+          vi block[kLanes];
+          for (int64_t i = 0; i < kLanes; ++i)
+            block[i] = key(j + i) ? groups_at<P>(key(j + i) + g * P::kGroup, width - g * P::kGroup) : vi{};
+          zip_rows<kLanes>(block);
+          for (int64_t i = 0; i < kLanes && g + i < groups; ++i)
+            store(panel + ((g + i) * columns + j) * P::kGroup, block[i]);
+        }
+    } else {
+      for (int64_t j = 0; j < columns; ++j)
+        for (int64_t i = 0; i < groups * P::kGroup; ++i)
+          put_weight(panel + (i / P::kGroup * columns + j) * P::kGroup + i % P::kGroup,
+                     key(j) && i < width ? key(j)[i] : 0.0f);
+    }
+  }
+}
+
+template <class P>
+void pack_values(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
+  const int64_t padded = round_up(count, P::kGroup);
+  for (int64_t first = 0; first < width; first += kPanel<P>) {
+    const int64_t columns = width - first < kPanel<P> ? round_up(width - first, kLanes) : kPanel<P>;
+    auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
+    for (int64_t k = 0; k < padded; ++k) {
+      auto* to = panel + k / P::kGroup * columns * P::kGroup + k % P::kGroup;
+      const int64_t there = k >= count ? 0 : width - first < columns ? width - first : columns;
+      const float* value = there ? rows + index[k] * stride + first : nullptr;
+      for (int64_t j = 0; j < there; ++j) put_weight(to + j * P::kGroup, value[j]);
+      for (int64_t j = there; j < columns; ++j) put_weight(to + j * P::kGroup, 0.0f);
+    }
+  }
+}
+
+}  // namespace fusebert::FB_ISA
