@@ -169,7 +169,7 @@ def machine(threads: int) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="minilm,base", help="large needs 16 GB and half an hour more")
+    parser.add_argument("--model", default="minilm,base", help="large needs 16 GB and an hour")
     parser.add_argument("--shapes", default="1x16,1x128,8x128,1x384,32x128r,1x512")
     parser.add_argument("--engines", default="", help="only those whose names begin so; torch fp32 always runs")
     parser.add_argument("--threads", type=int, default=cores())
@@ -184,6 +184,8 @@ def main() -> None:
             parser.error("--readme needs the JSON of a run")
         figures.write(given.readme, json.loads(given.source.read_text()))
         return
+    if unknown := set(given.model.split(",")) - set(SIZES):
+        parser.error(f"--model {','.join(unknown)}: known are {', '.join(SIZES)}")
     data = run(given)
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)
