@@ -66,7 +66,7 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
     """A graph's facts, the encoders in it, and the rest of it; or what came nearest to an encoder."""
     finding = find(graph)
     facts = {
-        **{name: value for name, value in graph.facts.items() if name != "names"},
+        **{name: value for name, value in graph.facts.items() if name not in ("names", "served")},
         "inputs": [f"{name} {_shown(graph, name)}" for name in graph.inputs],
         "outputs": [f"{name} {_shown(graph, name)}" for name in graph.outputs],
         "nodes": len(graph.nodes) + sum(len(function.nodes) for function in graph.functions.values()),

@@ -13,7 +13,7 @@ import numpy as np
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.graph import Array, Graph, Node, Weight
 from fusebert.primitives import ACTIVATIONS as ACTIVATIONS
-from fusebert.primitives import MEANING
+from fusebert.primitives import MEANING, Meaning
 
 
 class Numpy:
@@ -150,10 +150,13 @@ class Record:
 
 
 def evaluate(
-    graph: Graph, feeds: Mapping[str, Array], check: Callable[[Node, list[Array | None]], None] | None = None
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    check: Callable[[Node, list[Array | None]], None] | None = None,
+    more: Callable[[Node], Meaning | None] | None = None,
 ) -> dict[str, Array]:
     """Runs a Graph of vocabulary and primitive words in NumPy, what its outputs need of it; returns them by name.
-    `check` is asked before each node."""
+    `check` is asked before each node; `more` knows what nodes of other words mean."""
     nodes, uses = _needed(graph, feeds)
     values = dict(feeds)
     with np.errstate(all="ignore"):
@@ -161,7 +164,7 @@ def evaluate(
             inputs = [_value(graph, values, name, node) for name in node.inputs]
             if check is not None:
                 check(node, inputs)
-            made = _run(node, inputs)
+            made = _run(node, inputs, more(node) if more else None)
             for name, value in zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False):
                 if uses.get(name):
                     values[name] = value
@@ -198,8 +201,8 @@ def _value(graph: Graph, values: dict[str, Array], name: str, reader: Node | Non
 VOCABULARY = {word: getattr(Numpy(), word) for word in vars(Numpy) if not word.startswith("_")}
 
 
-def _run(node: Node, inputs: list[Array | None]) -> Any:
-    meaning = MEANING.get(node.word) or VOCABULARY.get(node.word)
+def _run(node: Node, inputs: list[Array | None], known: Meaning | None) -> Any:
+    meaning = known or MEANING.get(node.word) or VOCABULARY.get(node.word)
     if meaning is None:
         raise UnsupportedError(f"node {node.name} ({node.word}) has no meaning in NumPy")
     if node.word == "linear" and len(inputs) == 2:

@@ -1,5 +1,5 @@
 """Replace: a model file -> the same for its own framework, with every encoder as one fused operator; compared with the
-original in that framework before it is put in place."""
+original in that framework, or where TensorFlow is missing by our own evaluator, before it is put in place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from fusebert.errors import DifferentError, FusebertError
+from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.formats.onnx_write import outline
+from fusebert.formats.tensorflow_write import copy_rest
 from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
 from fusebert.onnxruntime import session
@@ -92,9 +93,17 @@ def _verified(
     path: Path, made: Path, target: str, wanted: Wanted, show_progress: bool
 ) -> tuple[tuple[Table, ...], tuple[str, ...]]:
     framework = TARGETS[target]
-    if find_spec(framework) is None:
-        return (), (f"Not compared with the original, because {framework} is not installed.",)
-    same = compare(path, made, show_progress, threads=wanted.threads)
+    missing = find_spec(framework) is None
+    not_compared = f"Not compared with the original, because {framework} is not installed"
+    if missing and framework != "tensorflow":
+        return (), (f"{not_compared}.",)
+    try:
+        with _runnable(path, made) as other:
+            same = compare(path, other, show_progress, threads=wanted.threads)
+    except UnsupportedError as error:
+        if not missing:
+            raise
+        return (), (f"{not_compared}, and {error}.",)
     if not same.same:
         worst = max(same, key=lambda d: d.worst_error)
         raise DifferentError(
@@ -102,7 +111,19 @@ def _verified(
             f"{worst.worst_error:.3g} of its scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. "
             f"{'Try another precision.' if wanted.ranges is None else BEYOND_RANGES}"
         )
-    return (table(same),), (f"Compared with the original, both run by {framework}.", *same.notes)
+    return (table(same),), (f"Compared with the original, both run by {same.run_by}.", *same.notes)
+
+
+@contextmanager
+def _runnable(path: Path, made: Path) -> Iterator[Path]:
+    """What was made; the graph alone of a SavedModel in a folder with the rest of it, gone at the end."""
+    if path.is_file() or made.is_dir():
+        yield made
+        return
+    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+        copy_rest(path, Path(folder))
+        shutil.copyfile(made, Path(folder) / "saved_model.pb")
+        yield Path(folder)
 
 
 def _report(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +126,15 @@ def read_saved_model(folder: Path, tags: Sequence[str] | None = None) -> Graph:
     model, reader = _parse(path, "SavedModel")
     meta = _chosen(model.meta_graphs, tags, path)
     signatures = {entry.key: entry.value for entry in meta.signature_def}
-    named = _named({key: signature for key, signature in signatures.items() if not key.startswith("__")})
+    called = {key: signature for key, signature in signatures.items() if not key.startswith("__")}
+    named = _named(called)
     facts = {
         "format": "tensorflow SavedModel",
         "producer": f"tensorflow {meta.meta_info_def.tensorflow_version}".strip(),
         "tags": [list(m.meta_info_def.tags) for m in model.meta_graphs],
         "signatures": list(signatures),
         "names": {tensor: name for side in named for tensor, (name, _) in sorted(side.items())},
+        "served": _served(called),
     }
     graph = reader.graph(meta.graph_def, named, facts)
     prefix = folder / "variables" / "variables"
@@ -384,6 +386,16 @@ def _named(signatures: Mapping[str, Any]) -> tuple[_Named, _Named]:
             for key, info in sorted(((e.key, e.value) for e in entries if e.value.name), key=itemgetter(0)):
                 tensors.setdefault(_main_tensor(info.name), (key, info))
     return named
+
+
+def _served(signatures: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
+    """What goes in and comes out of the signature that is called where none is named: tensors by public name."""
+    chosen = min(signatures, key=lambda key: (key != "serving_default", key), default=None)
+    if chosen is None:
+        return {}, {}
+    sides = (sorted(side, key=attrgetter("key")) for side in (signatures[chosen].inputs, signatures[chosen].outputs))
+    inputs, outputs = ({e.key: _main_tensor(e.value.name) for e in side if e.value.name} for side in sides)
+    return inputs, outputs
 
 
 def _elements(content: Any, dtype: Any) -> Array:

@@ -39,7 +39,7 @@ _ALLOWED = "Hidden positions differ, which is allowed: nobody should read them."
 
 class Comparison(list[Difference]):
     """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
-    and `facts` and `notes` are what else there is to say."""
+    `run_by` who ran the other model, and `facts` and `notes` are what else there is to say."""
 
     def __init__(
         self,
@@ -49,9 +49,11 @@ class Comparison(list[Difference]):
         title: str,
         facts: Mapping[str, Any],
         notes: Sequence[str],
+        run_by: str,
     ) -> None:
         super().__init__(visible)
         self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
+        self.run_by = run_by
 
     def report(self) -> Report:
         """Everything, to be shown."""
@@ -88,7 +90,7 @@ def compare(
     and compares the answers.
 
     A Model is run as it is; a path by its framework: an ONNX file, a SavedModel, a frozen graph, a checkpoint or an
-    artifact. `precision` makes fusebert run the other one.
+    artifact. Where TensorFlow is missing, fusebert computes its graphs. `precision` makes fusebert run the other one.
     batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
     rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
     inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
@@ -130,10 +132,10 @@ def _open(
             opened.append(nullcontext(Fusebert(what)))
         elif isinstance(what, str | Path):
             try:
-                runner = open_runner(what, ours, threads, level, told=told)
+                runner = open_runner(what, ours, threads, level, told=told, stand_in=True)
             except UnknownInputError as error:
                 unknown.append(error)
-                runner = open_runner(what, ours, threads, level)
+                runner = open_runner(what, ours, threads, level, stand_in=True)
             opened.append(closing(runner))
         else:
             opened.append(nullcontext(what))
@@ -175,7 +177,7 @@ def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Qu
     }
     told = dict.fromkeys((*first.notes, *second.notes))
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
-    return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes)
+    return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes, second.framework)
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

@@ -17,6 +17,7 @@ USUAL = (1, 128)  # sequences, length
 SAMPLES = 100
 UNKNOWN_VOCABULARY = 100  # ids that any model has
 _LONGEST = 384
+_SLOW_LONGEST, _SLOW_SAMPLES = 32, 8  # of what a slow runner is asked if nobody says how much
 _COUNTS = "The baseline only counts the positions that its mask shows, so nothing was padded left or in holes."
 _NO_MASK = "The baseline takes no mask, so nothing was padded."
 
@@ -39,10 +40,12 @@ class Questions:
         self.notes: list[str] = []
         self._seed = seed
         self.source = self._source(first, second)
-        self.longest = min((one.longest for one in roles if one.longest), default=_LONGEST)
+        slow = sizes == Sizes() and (first.slow or second.slow)
+        known = [one.longest for one in roles if one.longest]
+        self.longest = min([*known, *([_SLOW_LONGEST] if slow else [])], default=_LONGEST)
         self._settled = {place: size for one in roles for place, size in one.settled.items()}
         self.various = sizes == Sizes() and not self._settled
-        self.count = 5 if self.various else sizes.samples or SAMPLES
+        self.count = 5 if self.various else sizes.samples or (_SLOW_SAMPLES if slow else SAMPLES)
         self.shape = self._size(0, sizes.batch), self._size(1, sizes.length)
         self.paddings = self._honoured(first)
 

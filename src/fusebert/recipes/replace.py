@@ -185,7 +185,7 @@ def _prune(meta: Any) -> int:
 
 
 def _verify(graphs: Graphs, path: Path, out: Path) -> str:
-    """Runs the original and the new model in TensorFlow; raises DifferentError before anything is written."""
+    """Runs the original and the new model, by TensorFlow if it is installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def _verify(graphs: Graphs, path: Path, out: Path) -> str:
                 f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of "
                 "its scale; nothing was written"
             )
-    return "Compared with the original, both run by TensorFlow: the answers are the same within tolerance."
+    return f"Compared with the original, both run by {same.run_by}: the answers are the same within tolerance."
 
 
 class Replacing:

@@ -18,13 +18,15 @@ Feeds = Mapping[str, Any]
 
 class Runner(Protocol):
     """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
-    its inputs, and what they take; `framework` runs it; `notes` are what else there is to tell."""
+    its inputs, and what they take; `framework` runs it, for a `slow` one not to be asked much; `notes` are what else
+    there is to tell."""
 
     name: str
     framework: str
     roles: Roles
     outputs: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    slow: bool = False
 
     @property
     def inputs(self) -> Mapping[str, Input]:

@@ -11,11 +11,9 @@ from typing import Any
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.graph import Array, Graph
 from fusebert.match.words_tensorflow import EFFECTS
-from fusebert.measure.roles import Input
+from fusebert.measure.roles import FUSED_OPS, Input
 from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
 from fusebert.read import read
-
-_FUSED_OPS = {"Bert", "BertHiddenStates"}
 
 
 class TensorFlow(Runner):
@@ -26,7 +24,7 @@ class TensorFlow(Runner):
     def __init__(self, path: Path, threads: int | None = None, told: Told | None = None) -> None:
         tf = _tensorflow(path, threads)
         graph = read(path)
-        if _FUSED_OPS.intersection(words(graph)):
+        if words(graph).intersection(FUSED_OPS):
             import fusebert.tensorflow  # noqa: F401 (brings the op)
         try:
             inputs = self._load(tf, path, graph) if path.is_dir() else self._import(tf, path, graph)
@@ -41,13 +39,10 @@ class TensorFlow(Runner):
         signatures = self._kept.signatures
         if not signatures:
             raise UnsupportedError(f"{path} has no signature to call")
-        chosen = "serving_default" if "serving_default" in signatures else sorted(signatures)[0]
-        self._call = signatures[chosen]
+        self._call = signatures["serving_default" if "serving_default" in signatures else sorted(signatures)[0]]
         self.outputs = tuple(sorted(self._call.structured_outputs))
         specs = self._call.structured_input_signature[1]
-        names = graph.facts["names"]
-        tensors = {names[tensor]: tensor for tensor in reversed(graph.inputs)}
-        tensors |= {names[tensor]: tensor for tensor in graph.inputs if tensor.startswith(f"{chosen}_")}
+        tensors = graph.facts["served"][0]
         return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in sorted(specs.items())]
 
     def _import(self, tf: Any, path: Path, graph: Graph) -> list[Input]:

@@ -1,0 +1,114 @@
+"""A `Bert` or `BertHiddenStates` node of a TensorFlow graph, run by the engine as TensorFlow's op would run it
+(docs/tensorflow-op.md), with the weights and the attributes that the node has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusebert.encoder import Batch, Encoder, Layer, Linear, Norm
+from fusebert.engine import EncoderEngine, pool
+from fusebert.factors import read_ranges
+from fusebert.graph import Array, Node
+from fusebert.measure.roles import FUSED_OPS, bert_precision
+from fusebert.plan import make_plan
+from fusebert.quantize import convert_encoder
+
+_PER_LAYER = 16
+_HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another
+
+
+def bert_node(node: Node) -> BertNode | None:
+    """What runs a node, if it is one of ours."""
+    return BertNode(node) if node.word in FUSED_OPS else None
+
+
+class BertNode:
+    """One node. Its weights are packed on the first call, and are the same ever after."""
+
+    def __init__(self, node: Node) -> None:
+        self._places = [_place(tensor) for tensor in node.outputs]
+        self._engine: EncoderEngine | None = None
+
+    def __call__(self, embedded: Array, mask: Array, *weights: Array, **attributes: Any) -> tuple[Array, ...]:
+        """The node's outputs that somebody reads, in its order."""
+        hidden, heads = attributes.get("HiddenSize", 768), attributes.get("NumAttentionHeads", 12)
+        if self._engine is None:
+            self._engine = _packed(weights, hidden, heads, attributes)
+        added = _added(mask, attributes)
+        rows = np.ascontiguousarray(embedded.reshape(-1, hidden), np.float32)
+        shape = len(rows) // max(added.shape[-1], 1), added.shape[-1]
+        if embedded.ndim == 3 and embedded.shape[:2] != shape:
+            raise ValueError(f"rows of shape {embedded.shape} do not fit a mask of shape {mask.shape}")
+        encoded, states = self._engine.run(rows, Batch.masked(added, shape, heads=heads), hidden_states=True)
+        dropped = _dropped(added, shape, attributes.get("Padding", "compute"))
+        for array in (encoded, *states):
+            array[dropped] = 0
+        return tuple((encoded, *states)[place].reshape(embedded.shape) for place in self._places)
+
+
+def _place(tensor: str) -> int:
+    """0 for the encoded rows, 1 and up for hidden states: `node:2`, or in a function `node:hidden_states:1`."""
+    _, *output, number = tensor.split(":")
+    return int(number) + (output == ["hidden_states"])
+
+
+def _packed(weights: Sequence[Array], hidden: int, heads: int, attributes: Mapping[str, Any]) -> EncoderEngine:
+    count, rest = divmod(len(weights), _PER_LAYER)
+    if rest:
+        raise ValueError(f"it has {len(weights)} weights, but a layer has {_PER_LAYER}")
+    int8 = (precision := bert_precision(attributes)).startswith("int8")
+    ranges = attributes.get("QuantizationFactors") or attributes.get("QuantizationFactorsPath") or None
+    plan = make_plan(precision, count, read_ranges(ranges, count) if int8 else None)
+    scales = np.asarray(attributes.get("InputScales", ()) if int8 else (), np.float32)
+    columns = scales.reshape(count, 2, hidden) if scales.size else [(None, None)] * count
+    layers = tuple(
+        _layer(weights[i * _PER_LAYER : (i + 1) * _PER_LAYER], columns[i], hidden, heads, attributes)
+        for i in range(count)
+    )
+    encoder = convert_encoder(Encoder(hidden, layers), plan)
+    return EncoderEngine(encoder, plan, pool(attributes.get("NumThreads") or None))
+
+
+def _layer(
+    weights: Sequence[Array], scales: Sequence[Array | None], hidden: int, heads: int, attributes: Mapping[str, Any]
+) -> Layer:
+    """A layer of the op's sixteen tensors; what does not have its size raises ValueError."""
+    inner, epsilon = attributes.get("IntermediateSize", 3072), attributes.get("LayerNormEpsilon", 1e-12)
+
+    def linear(place: int, inputs: int, outputs: int, input_scales: Array | None = None) -> Linear:
+        weight, bias = weights[place].reshape(inputs, outputs), weights[place + 1].reshape(outputs)
+        return Linear(weight.T, bias, input_scales=input_scales)
+
+    def norm(place: int) -> Norm:
+        return Norm(weights[place].reshape(hidden), weights[place + 1].reshape(hidden), epsilon)
+
+    query, key, value = (linear(place, hidden, hidden, scales[0]) for place in (0, 2, 4))
+    return Layer(
+        query, key, value, linear(6, hidden, hidden), norm(8), linear(10, hidden, inner, scales[1]),
+        linear(12, inner, hidden), norm(14), heads, attributes.get("HiddenAct", "gelu_tanh"),
+        attributes.get("AttentionScale") or (hidden // heads) ** -0.5,
+    )  # fmt: skip
+
+
+def _added(mask: Array, attributes: Mapping[str, Any]) -> Array:
+    """What a mask adds to scores, with four dimensions."""
+    added = mask.astype(np.float32)
+    if not attributes.get("AdditiveMask", False):
+        added = np.float32(attributes.get("MaskValue", -10000)) * (1 - added)
+    return added[:, None, None] if added.ndim == 2 else added[:, None] if added.ndim == 3 else added
+
+
+def _dropped(added: Array, shape: tuple[int, int], padding: str) -> Array:
+    """The rows that become zeros: those that a mask hides from all, where hidden positions are skipped."""
+    first = added[:, :1, :1]
+    lowest = first.min(initial=0)
+    hides = np.array_equal(added, np.broadcast_to(first, added.shape)) and np.isin(first, (0, lowest)).all()
+    if padding == "compute" or added.shape[1] != 1 or not hides or lowest > _HIDDEN:
+        return np.zeros(shape[0] * shape[1], bool)
+    hidden = np.array(np.broadcast_to(first[:, 0, 0] != 0, shape))
+    if padding == "first":
+        hidden[:, 0] = False
+    return hidden.ravel()

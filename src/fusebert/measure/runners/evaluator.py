@@ -1,0 +1,57 @@
+"""The runner of TensorFlow models where TensorFlow is missing: every node is computed in NumPy, fused ones by the
+engine. Slow, and exact enough to judge by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fusebert.errors import UnsupportedError
+from fusebert.graph import Array, Graph, Node, TensorType
+from fusebert.match.translate import translate
+from fusebert.measure.roles import Input
+from fusebert.measure.runners.bert_node import bert_node
+from fusebert.measure.runners.runner import Feeds, Runner, Told, roles_of, sizes_of
+from fusebert.ops import evaluate
+from fusebert.primitives import Meaning
+from fusebert.read import read
+
+_INSTEAD = "TensorFlow is not installed: fusebert's own evaluator computed its graphs, in NumPy and by the engine."
+
+
+class Evaluator(Runner):
+    """A SavedModel's default signature or a frozen graph, by fusebert itself."""
+
+    framework = "fusebert's own evaluator"
+    notes = (_INSTEAD,)
+    slow = True
+
+    def __init__(self, path: Path, told: Told | None = None) -> None:
+        graph = read(path)
+        given, made = graph.facts.get("served") or ({t: t for t in side} for side in (graph.inputs, graph.outputs))
+        if not made:
+            raise UnsupportedError(f"{path} has no signature to call")
+        graph = replace(graph, inputs=tuple(given.values()), outputs=tuple(made.values()))
+        self.name = f"{path} by {self.framework}"
+        self.roles = roles_of(path, [_input(name, tensor, graph) for name, tensor in given.items()], graph, told)
+        self._graph = translate(graph)
+        self._tensors = {name: tensor for name, tensor in made.items() if tensor in self._graph.outputs}
+        self.outputs = tuple(self._tensors)
+        self._given = given
+        self._fused = {node.outputs: found for node in self._graph.nodes if (found := bert_node(node)) is not None}
+
+    def answer(self, prepared: Feeds) -> dict[str, Array]:
+        feeds = {self._given[name]: array for name, array in prepared.items()}
+        answers = evaluate(self._graph, feeds, more=self._meaning)
+        return {name: answers[tensor] for name, tensor in self._tensors.items()}
+
+    def _meaning(self, node: Node) -> Meaning | None:
+        return self._fused.get(node.outputs)
+
+    def close(self) -> None:
+        self._fused = {}
+
+
+def _input(name: str, tensor: str, graph: Graph) -> Input:
+    declared = graph.types.get(tensor, TensorType("", None))
+    return Input(name, declared.dtype, sizes_of(declared.shape), tensor)
