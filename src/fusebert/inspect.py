@@ -15,6 +15,7 @@ from fusebert.formats import huggingface
 from fusebert.graph import Array, Graph, Node
 from fusebert.match.everywhere import find_elsewhere
 from fusebert.match.find import Finding, Found, find
+from fusebert.measure.roles import FUSED_OPS
 from fusebert.network import Network
 from fusebert.plan import PRODUCTS, Plan, make_plan
 from fusebert.read import is_graph, read
@@ -74,7 +75,7 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
         "weights": len(graph.weights),
         "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
     }
-    tables = [_encoders("encoders", finding.encoders), _misses(finding), _rest(finding)]
+    tables = [_encoders("encoders", finding.encoders), _fused(finding), _misses(finding), _rest(finding)]
     if everywhere:
         elsewhere = find_elsewhere(graph, finding)
         copies = [
@@ -114,8 +115,34 @@ def _encoders(title: str, encoders: Iterable[Found]) -> Table:
     return Table(title, columns, rows)
 
 
+def _fused(finding: Finding) -> Table:
+    """The encoders that are one operator of ours already."""
+    rows = tuple(
+        (n.word, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n))
+        for n in finding.translated.nodes
+        if _is_fused(n)
+    )
+    return Table("fused", ("operator", "node", "where", "weights", "settings"), rows)
+
+
+def _is_fused(node: Node) -> bool:
+    return node.word in FUSED_OPS or node.word.startswith("fusebert.")
+
+
+def _settings(node: Node) -> str:
+    """A node's attributes, but for lists of numbers that differ."""
+    said = {name: value for name, value in sorted(node.attributes.items()) if name[:1] not in ("_", "^")}
+    same = {n: v[0] if isinstance(v, tuple) and v and all(x == v[0] for x in v) else v for n, v in said.items()}
+    return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in same.items() if _is_short(v))
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str | int | float) and value != ""
+
+
 def _misses(finding: Finding) -> Table:
-    rows = tuple((m.matched, m.expected, m.found, m.node, m.function) for m in finding.misses)
+    fused = {node.name for node in finding.translated.nodes if _is_fused(node)}
+    rows = tuple((m.matched, m.expected, m.found, m.node, m.function) for m in finding.misses if m.node not in fused)
     return Table("misses", ("matched", "expected", "found", "node", "function"), rows)
 
 

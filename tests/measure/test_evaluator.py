@@ -1,5 +1,5 @@
 """Without TensorFlow, fusebert's own evaluator compares: it gives TensorFlow's answers, also for graphs with fused
-nodes, and a result that is wrong is refused."""
+nodes, and a result that is wrong is refused. And what is told of fused nodes."""
 
 import sys
 
@@ -12,6 +12,7 @@ from fusebert import replace as replacing
 from fusebert.encoder import Encoder, Layer, Linear, Norm, reference
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.graph import Node
+from fusebert.inspect import inspect
 from fusebert.measure.runners.bert_node import BertNode
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.rewrite import tensorflow as rewriting
@@ -177,3 +178,13 @@ def test_a_node_whose_sizes_do_not_fit_is_told():
         node(x, VISIBLE, *weights[:-1], **attributes)
     with pytest.raises((ValueError, FusebertError)):
         node(x, VISIBLE[:, :4], *weights, **attributes)
+
+
+@pytest.mark.parametrize(("name", "said"), [("tf-bert", "HiddenAct gelu_erf"), ("onnx-bert-14-eager", "heads 3")])
+def test_inspect_tells_what_is_fused_already(name, said, tmp_path):
+    """A node of ours is an encoder, not something that came near one."""
+    out = tmp_path / ("out.onnx" if name.startswith("onnx") else "out")
+    fusebert.optimize(zoo.get(name).make(), out, "fp32", verify=False)
+    told = inspect(out).data()
+    assert (len(told["fused"]), told["misses"]) == (1, [])
+    assert (told["fused"][0]["weights"], said in told["fused"][0]["settings"]) == (48, True)
