@@ -209,7 +209,11 @@ void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<
   }
   const int64_t share = (all + threads - 1) / threads;
   turn.run((all + share - 1) / share, [&](int64_t task, Arena& arena) {
-    multiply(rows, 0, rows.count, task * share, std::min(all, (task + 1) * share), arena);
+    for (int64_t first = 0; first < rows.count; first += kBlockRows) {
+      const Arena::Scope block(arena);
+      multiply(rows, first, std::min(kBlockRows, rows.count - first), task * share, std::min(all, (task + 1) * share),
+               arena);
+    }
   });
   if (finish) finish(0, rows.count);
 }

@@ -391,6 +391,26 @@ void test_quantized_weights_give_the_same_product(fb_pool* pool) {
   fb_dense_destroy(from_floats), fb_dense_destroy(from_bytes);
 }
 
+void test_more_threads_than_blocks_of_rows() {  // few rows for so many threads, and yet more than a block
+  fb_pool* many = nullptr;
+  CHECK(fb_pool_create(20, &many, nullptr) == FB_OK);
+  const Linear linear(70, 50, false);
+  const Floats input = noise(50 * 300, 1);
+  for (const int32_t precision : {FB_F32, FB_BF16, FB_S8}) {
+    fb_dense_spec spec{sizeof spec, FB_RELU, linear.view(), {precision, 0, 0}, 1, {nullptr, nullptr, 1e-6f}};
+    fb_dense* dense = nullptr;
+    CHECK(fb_dense_create(&spec, many, &dense, nullptr) == FB_OK);
+    for (const int64_t rows : {95, 97, 200, 300}) {
+      Floats alone(70 * rows), together(70 * rows);
+      CHECK(fb_dense_run(dense, input.data(), rows, alone.data(), nullptr, nullptr) == FB_OK);
+      CHECK(fb_dense_run(dense, input.data(), rows, together.data(), many, nullptr) == FB_OK);
+      CHECK(alone == together);
+    }
+    fb_dense_destroy(dense);
+  }
+  fb_pool_destroy(many);
+}
+
 void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise functions
   const float one = 1;
   for (const int32_t activation : {FB_GELU_ERF, FB_GELU_TANH, FB_GELU_QUICK, FB_RELU, FB_TANH, FB_IDENTITY}) {
@@ -591,6 +611,7 @@ int main(int count, char** names) {
       test_concurrent_calls(pool);
       fb_pool_destroy(pool);
     }
+    test_more_threads_than_blocks_of_rows();
   }
   where = "any";
   test_forced_isa();

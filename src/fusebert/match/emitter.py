@@ -49,7 +49,7 @@ class Emitter:
 
     def __getattr__(self, word: str) -> Callable[..., str]:
         if word not in MEANING:
-            raise NotImplementedError(word)
+            raise AttributeError(word)
         return partial(self.say, word)
 
     def say(self, word: str, /, *inputs: str, **attributes: Any) -> str:
