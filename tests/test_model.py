@@ -1,14 +1,13 @@
 """Model: texts in, answers out; bad input refused; safe under threads and over time."""
 
 import gc
-import resource
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import stock
+from memory import growth, resident
 
 import fusebert
 from fusebert import FusebertError
@@ -36,10 +35,6 @@ def folders(tmp_path_factory):
     wide = {"hidden": 384, "heads": 6, "inner": 1536, "layers": 1}
     made["wide"] = stock.make(tmp_path_factory.mktemp("wide"), "bert", sizes=wide)
     return made
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_encode_keeps_the_order_and_ignores_the_grouping(folders):
@@ -185,14 +180,10 @@ def test_eight_threads_calling_one_model_get_the_right_answers(folders, threads)
 
 
 def test_a_thousand_loads_and_frees_leave_memory_flat(folders):
-    def load_and_run(times: int) -> int:
-        for _ in range(times):
-            fusebert.load(folders["none"], "int8", threads=2).run([[1, 2, 3]])
-        gc.collect()
-        return resident()
+    def load_and_run() -> None:
+        fusebert.load(folders["none"], "int8", threads=2).run([[1, 2, 3]])
 
-    before = load_and_run(100)
-    assert load_and_run(1000) - before < 16 << 20
+    assert growth(load_and_run, times=333) < 1 << 20
 
 
 def test_a_forked_child_can_run_and_let_go(folders):
