@@ -19,6 +19,9 @@ HEADS = {
 NAMES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "electra": "Electra"}
 NAMES |= {"xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 
+SPOKEN = [*"abcdefgh", "red", "green", "blue", "is", "are", "the", "cat", "dog", "what", "who", "sat", "ran"]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *SPOKEN]
+
 
 def make(folder: Path, family: str, head: str = "none", seed: int = 0, sizes: dict | None = None, **config) -> Path:
     """Saves a random model; weights are wide enough that attention and activations do something."""
@@ -51,6 +54,13 @@ def make(folder: Path, family: str, head: str = "none", seed: int = 0, sizes: di
             if "embeddings" in parameter_name and parameter.ndim == 2:
                 parameter += 0.5 * torch.randn_like(parameter)
     model.save_pretrained(folder)
+    return folder
+
+
+def make_reader(folder: Path, head: str = "none", **config) -> Path:
+    """Saves a random BERT that reads texts of SPOKEN words: its vocabulary is WORDS."""
+    make(folder, "bert", head, vocab_size=len(WORDS), **config)
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     return folder
 
 

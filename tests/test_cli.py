@@ -7,16 +7,10 @@ import sys
 import pytest
 import stock
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *["the", "cat", "dog", "is", "red", "blue", "what"]]
-
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    made = {}
-    for head in stock.HEADS:
-        made[head] = stock.make(tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS))
-        (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return made
+    return {head: stock.make_reader(tmp_path_factory.mktemp(head), head) for head in stock.HEADS}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8-bf16"])

@@ -13,14 +13,6 @@ import fusebert
 from fusebert import FusebertError
 from fusebert.answers import Label, Span
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *["a", "b", "c", "d", "e", "f", "g", "h", "red", "green", "blue", "is", "are", "the", "cat", "dog", "what", "who"],
-]
 TEXTS = ["the cat is red", "what is the dog", "a b c d e f g h", "", "blue"]
 
 
@@ -28,10 +20,7 @@ TEXTS = ["the cat is red", "what is the dog", "a b c d e f g h", "", "blue"]
 def folders(tmp_path_factory):
     made = {}
     for head in stock.HEADS:
-        made[head] = stock.make(
-            tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS), max_position_embeddings=40
-        )
-        (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+        made[head] = stock.make_reader(tmp_path_factory.mktemp(head), head, max_position_embeddings=40)
     wide = {"hidden": 384, "heads": 6, "inner": 1536, "layers": 1}
     made["wide"] = stock.make(tmp_path_factory.mktemp("wide"), "bert", sizes=wide)
     return made
@@ -70,7 +59,8 @@ def test_pairs_differ_from_single_texts(folders):
 def test_predict_labels(folders):
     model = fusebert.load(folders["sequence"])
     logits = stock.run(
-        stock.load(folders["sequence"], "sequence"), np.array([[2, WORDS.index("the"), WORDS.index("cat"), 3]])
+        stock.load(folders["sequence"], "sequence"),
+        np.array([[2, stock.WORDS.index("the"), stock.WORDS.index("cat"), 3]]),
     )["logits"][0]
     (label,) = model.predict(["the cat"])
     shares = np.exp(logits) / np.exp(logits).sum()
@@ -164,7 +154,7 @@ def test_profile_names_every_step(folders):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_eight_threads_calling_one_model_get_the_right_answers(folders, threads):
     model = fusebert.load(folders["none"], "int8", threads=threads)
-    inputs = [np.random.default_rng(i).integers(0, len(WORDS), (i + 1, 20)) for i in range(8)]
+    inputs = [np.random.default_rng(i).integers(0, len(stock.WORDS), (i + 1, 20)) for i in range(8)]
     want = [model.run(ids)["last_hidden_state"] for ids in inputs]
     wrong = []
 

@@ -16,28 +16,16 @@ from fusebert.measure.accuracy import class_scores, spearman
 from fusebert.measure.tasks import find_task, read_task, read_texts
 from fusebert.optimize import optimize
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *["the", "cat", "dog", "is", "red", "blue", "what", "sat", "ran"],
-]
 RANDOM = np.random.default_rng(0)
 
 
 def sentence(most: int = 9) -> str:
-    return " ".join(RANDOM.choice(WORDS[5:], RANDOM.integers(1, most)))
+    return " ".join(RANDOM.choice(stock.SPOKEN, RANDOM.integers(1, most)))
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    made = {}
-    for head in ("none", "sequence"):
-        made[head] = stock.make(tmp_path_factory.mktemp(head), "bert", head, vocab_size=len(WORDS))
-        (made[head] / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return made
+    return {head: stock.make_reader(tmp_path_factory.mktemp(head), head) for head in ("none", "sequence")}
 
 
 @pytest.fixture(scope="module")

@@ -18,24 +18,14 @@ from fusebert.factors import FORMS, read_factors, write_factors
 from fusebert.measure.histogram import Histogram, choose_range
 from fusebert.plan import PRODUCTS, Product, make_plan
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *["the", "cat", "dog", "is", "red", "blue", "what", "sat", "ran"],
-]
 RANDOM = np.random.default_rng(0)
-TEXTS = [" ".join(RANDOM.choice(WORDS[5:], RANDOM.integers(2, 20))) for _ in range(40)]
+TEXTS = [" ".join(RANDOM.choice(stock.SPOKEN, RANDOM.integers(2, 20))) for _ in range(40)]
 RANGES = np.sort(RANDOM.normal(0, 5, (3, 4, 2)).astype(np.float32), axis=2)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    made = stock.make(tmp_path_factory.mktemp("model"), "bert", vocab_size=len(WORDS))
-    (made / "vocab.txt").write_text("\n".join(WORDS) + "\n")
-    return made
+    return stock.make_reader(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +206,7 @@ def test_optimize_takes_the_file_for_every_target(folder, texts, tmp_path):
     fusebert.optimize(folder, tmp_path / "artifact", "int8", verify=False, ranges=tmp_path / "factors.json")
     static = fusebert.load(tmp_path / "artifact")
     assert static.plan.static
-    ids = np.random.default_rng(0).integers(0, len(WORDS), (3, 7))
+    ids = np.random.default_rng(0).integers(0, len(stock.WORDS), (3, 7))
     want = fusebert.load(folder, "int8", ranges=tmp_path / "factors.json").run(ids)["last_hidden_state"]
     assert np.array_equal(static.run(ids)["last_hidden_state"], want)
     onnx = zoo.get("onnx-bert-14-sdpa").make()
@@ -245,7 +235,7 @@ def test_the_tensorflow_op_takes_the_file(folder, texts, tmp_path):
             tensors += [linear.weight.T, linear.bias]
         tensors += [layer.attention_norm.gain, layer.attention_norm.bias, layer.ffn_in.weight.T, layer.ffn_in.bias]
         tensors += [layer.ffn_out.weight.T, layer.ffn_out.bias, layer.output_norm.gain, layer.output_norm.bias]
-    ids, mask = np.random.default_rng(0).integers(0, len(WORDS), (4, 9)), stock.masks(4, 9, "right")
+    ids, mask = np.random.default_rng(0).integers(0, len(stock.WORDS), (4, 9)), stock.masks(4, 9, "right")
     states = model.run(ids, mask, output_hidden_states=True, padding="compute")["hidden_states"]
     attributes = {"HiddenSize": 64, "NumAttentionHeads": 4, "IntermediateSize": 130, "HiddenAct": "gelu_erf"}
     got = fused.bert(

@@ -266,9 +266,7 @@ def test_any_two_kinds(baseline, other, precision):
 @pytest.fixture
 def texts(tmp_path):
     """A classifier with a vocabulary, and a task of five texts for it."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "dog", "sat", "ran"]
-    folder = stock.make(tmp_path / "model", "bert", "sequence", vocab_size=len(words))
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    folder = stock.make_reader(tmp_path / "model", "sequence")
     said = ("the cat sat", "the dog ran", "the", "cat dog cat dog cat dog cat", "ran ran")
     (tmp_path / "task.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in said))
     return folder, tmp_path / "task.tsv"
@@ -282,7 +280,7 @@ def test_the_texts_of_a_task(texts, tmp_path):
     assert "5 texts of task.tsv" in found.notes[0]
     found = compare(folder, folder, task=task, precision="fp32", samples=3, batch_size=2, sequence_length=5)
     assert (found.facts["samples"], found.facts["size"]) == (2, "2 x 5 to 2 x 5")
-    other = stock.make(tmp_path / "other", "bert", "sequence", seed=1, vocab_size=10)
+    other = stock.make(tmp_path / "other", "bert", "sequence", seed=1, vocab_size=len(stock.WORDS))
     assert not compare(folder, other, task=task).same
     static = zoo.get("onnx-bert-17-static").make()
     assert compare(static, static, data=task, tokenizer=folder).facts["size"] == "2 x 6 to 2 x 6"
