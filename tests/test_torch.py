@@ -30,18 +30,11 @@ from fusebert.torch.encoder import Fused
 
 fusebert.torch.disable()  # other tests load stock models in this process
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 V4 = transformers.__version__.startswith("4.")
 FAMILIES = tuple(stock.NAMES)
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 COSINE = {"bf16": 0.999, "int8": 0.99, "int8-bf16": 0.99}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

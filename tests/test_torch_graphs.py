@@ -15,17 +15,12 @@ from fusebert.torch import packing
 
 fusebert.torch.disable()  # other tests load stock models in this process
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, about tracing and exporting
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore"),  # torch's own, about tracing and exporting
+]
 SIZES = {"hidden": 32, "heads": 4, "inner": 48, "layers": 2}
 V4 = transformers.__version__.startswith("4.")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
