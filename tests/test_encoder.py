@@ -84,6 +84,18 @@ def test_batches_from_masks():
     assert skip.first_rows(rows[:4])[:, 0].tolist() == [1, 0, 0]
 
 
+@pytest.mark.parametrize("hidden_rows", ["skip", "first", "compute"])
+def test_a_mask_that_hides_nothing_is_no_mask(hidden_rows):
+    """Batches without padding take a shorter way, to the same rows; so do those without any token."""
+    for mask, shape in ((np.ones((2, 3)), (2, 3)), (np.array([3, 3]), (2, 3)), (np.ones((2, 0)), (2, 0))):
+        given, plain = Batch.masked(mask, shape, hidden_rows), Batch.masked(None, shape)
+        assert given.offsets.tolist() == plain.offsets.tolist() == [i * shape[1] for i in range(3)]
+        assert given.index.tolist() == plain.index.tolist() == list(range(2 * shape[1]))
+        assert given.visible is None
+        rows = np.arange(1.0, 2 * shape[1] + 1)[:, None]
+        assert given.first_rows(rows)[:, 0].tolist() == ([1, 4] if shape[1] else [0, 0])
+
+
 def test_ranges_and_plans_are_checked():
     with pytest.raises(FusebertError, match="2 layers need 16"):
         make_plan("int8", 2, np.zeros(8))

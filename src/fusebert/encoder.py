@@ -149,7 +149,8 @@ class Batch:
             return Batch(offsets, full, shape)
         mask = as_array("attention_mask", mask)
         if mask.ndim in (1, 2):
-            return _compacted(_rows_mask(mask, shape), shape, hidden_rows)
+            visible = _rows_mask(mask, shape)
+            return Batch(offsets, full, shape) if visible.all() else _compacted(visible, shape, hidden_rows)
         bias = np.broadcast_to(_additive(mask, shape, heads), (sequences, heads, length, length))
         return Batch(offsets, full, shape, bias=bias)
 
@@ -167,6 +168,8 @@ class Batch:
 
     def first_rows(self, rows: Array) -> Array:
         """The row at each sequence's first position; zeros where that was skipped."""
+        if len(rows) == self.shape[0] * self.shape[1] > 0:
+            return rows[self.offsets[:-1]]
         firsts = np.zeros((self.shape[0], *rows.shape[1:]), rows.dtype)
         begins, length = self.offsets[:-1], self.shape[1]
         kept = np.flatnonzero(begins < self.offsets[1:])
@@ -193,7 +196,7 @@ def _rows_mask(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_]:
     if mask.shape != shape:
         raise FusebertError(f"attention_mask has shape {mask.shape}, but input_ids {shape}")
     visible = mask.astype(bool)
-    if not np.array_equal(mask, visible):
+    if not (mask == visible).all():
         raise FusebertError(
             "attention_mask: a two-dimensional mask holds only 0 and 1; an additive mask has four dimensions"
         )
@@ -235,6 +238,7 @@ def _compacted(visible: NDArray[np.bool_], shape: tuple[int, int], hidden_rows: 
         keep[:, 0] = True
         keep[~visible.any(1)] = True
     flat = keep.ravel()
-    offsets = np.concatenate([[0], np.cumsum(keep.sum(1))]).astype(np.int64)
-    flags = None if np.array_equal(keep, visible) else np.ascontiguousarray(visible.ravel()[flat], np.uint8)
-    return Batch(offsets, np.flatnonzero(flat).astype(np.int64), shape, flags)
+    offsets = np.zeros(shape[0] + 1, np.int64)
+    keep.sum(1).cumsum(out=offsets[1:])
+    flags = None if (keep == visible).all() else visible.ravel()[flat].astype(np.uint8)
+    return Batch(offsets, flat.nonzero()[0], shape, flags)

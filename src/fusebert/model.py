@@ -116,6 +116,7 @@ class Model:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self._tokenizer = tokenizer
+        self._heads = max((layer.heads for layer in network.encoder.layers), default=1)
         self._engine = Engine(network, plan, threads)
 
     @property
@@ -271,8 +272,7 @@ class Model:
         return "first" if self.network.head.reads_first else "skip"
 
     def _batch(self, ids: Array, attention_mask: Any, hidden_rows: str) -> Batch:
-        heads = max((layer.heads for layer in self.network.encoder.layers), default=1)
-        return Batch.masked(attention_mask, ids.shape, hidden_rows, heads)
+        return Batch.masked(attention_mask, ids.shape, hidden_rows, self._heads)
 
     def _encode_rows(
         self, ids: Array, token_type_ids: Any, batch: Batch, hidden_states: bool, profile: Array | None = None
@@ -285,8 +285,8 @@ class Model:
             kinds = None
         elif kinds is None:
             kinds = np.zeros_like(ids)
-        places = np.ascontiguousarray(positions(embeddings, ids).ravel()[batch.index])
-        if places.max(initial=0) >= len(embeddings.position):
+        places = positions(embeddings, ids).ravel()[batch.index]
+        if ids.shape[1] > embeddings.longest and places.max(initial=0) >= len(embeddings.position):
             raise FusebertError(
                 f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
             )

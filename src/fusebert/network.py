@@ -104,7 +104,7 @@ def _norm_weights(name: str, norm: Norm) -> Iterator[tuple[str, Array]]:
 def positions(embeddings: Embeddings, input_ids: Array) -> Array:
     """The position of every token of a padded batch `[sequences, length]`."""
     if embeddings.padding_id is None:
-        return np.broadcast_to(np.arange(input_ids.shape[1], dtype=np.int64), input_ids.shape)
+        return np.zeros_like(input_ids, np.int64) + np.arange(input_ids.shape[1])
     real = input_ids != embeddings.padding_id
     counted: Array = np.cumsum(real, axis=1, dtype=np.int64) * real + embeddings.padding_id
     return counted
