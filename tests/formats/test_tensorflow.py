@@ -17,6 +17,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats import tensorflow as reader
 from fusebert.formats import wire
 from fusebert.formats.tf_bundle import Bundle
+from fusebert.formats.tf_messages import message
 from fusebert.graph import TensorType
 from fusebert.match.translate import translate
 from fusebert.ops import evaluate
@@ -259,7 +260,7 @@ def test_partitioned_variables_are_read_in_parts_and_whole(made):
 
 def test_a_variable_of_another_shape_than_the_checkpoint_has_is_refused(made, tmp_path):
     folder = shutil.copytree(made / "same", tmp_path / "same")
-    model = reader._messages()["SavedModel"].FromString((folder / "saved_model.pb").read_bytes())
+    model = message("SavedModel").FromString((folder / "saved_model.pb").read_bytes())
     node = next(n for n in model.meta_graphs[0].graph_def.node if n.op == "VarHandleOp")
     next(e for e in node.attr if e.key == "shape").value.shape.dim[0].size = 41
     (folder / "saved_model.pb").write_bytes(model.SerializeToString())
@@ -268,7 +269,7 @@ def test_a_variable_of_another_shape_than_the_checkpoint_has_is_refused(made, tm
 
 
 def change_objects(folder, change):
-    model = reader._messages()["SavedModel"].FromString((folder / "saved_model.pb").read_bytes())
+    model = message("SavedModel").FromString((folder / "saved_model.pb").read_bytes())
     change(model.meta_graphs[0].object_graph_def)
     (folder / "saved_model.pb").write_bytes(model.SerializeToString())
 
@@ -321,7 +322,7 @@ def test_real_models_have_a_weight_for_every_variable_that_is_read(name):
 
 def test_functions_that_call_themselves_and_cycles_are_refused(made, tmp_path):
     for inside in (True, False):
-        graph = reader._messages()["GraphDef"]()
+        graph = message("GraphDef")
         nodes = graph.node
         if inside:
             add_function(graph, ["x"], returned={"y": "again:output:0"})
@@ -338,7 +339,7 @@ def test_functions_that_call_themselves_and_cycles_are_refused(made, tmp_path):
 
 
 def test_millions_of_nodes_are_refused(tmp_path, monkeypatch):
-    graph = reader._messages()["GraphDef"]()
+    graph = message("GraphDef")
     for i in range(2000):
         graph.node.add(name=f"n{i}", op="NoOp")
     (tmp_path / "many.pb").write_bytes(graph.SerializeToString())
@@ -364,7 +365,7 @@ def add_function(graph, arguments=(), nodes=(), returned=()):
 
 
 def frozen_message(made):
-    return reader._messages()["GraphDef"].FromString((made / "frozen.pb").read_bytes())
+    return message("GraphDef").FromString((made / "frozen.pb").read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -390,7 +391,7 @@ def test_a_broken_graph_is_refused_in_a_sentence(made, tmp_path, change, sentenc
 
 def test_a_huge_shape_with_tiny_content_costs_nothing(made, tmp_path):
     for sizes, refused in (((1 << 30, 1 << 9), False), ((1 << 40, 1 << 20), True), ((-1, 3), True)):
-        graph = reader._messages()["GraphDef"]()
+        graph = message("GraphDef")
         tensor = graph.node.add(name="huge", op="Const").attr.add(key="value").value.tensor
         tensor.dtype = 1
         tensor.float_val.append(1)
@@ -453,10 +454,10 @@ def test_a_bundle_with_a_missing_or_short_data_file_is_refused(made, tmp_path):
 def test_what_is_not_described_is_kept_beside_tensorflow(made):
     code = f"""
 import fusebert, tensorflow as tf
-from fusebert.formats import tensorflow as reader
+from fusebert.formats.tf_messages import message
 raw = open({str(made / "saved2" / "saved_model.pb")!r}, "rb").read()
 from tensorflow.core.protobuf import saved_model_pb2
-again = reader._messages()["SavedModel"].FromString(raw).SerializeToString()
+again = message("SavedModel").FromString(raw).SerializeToString()
 assert saved_model_pb2.SavedModel.FromString(again) == saved_model_pb2.SavedModel.FromString(raw)
 print(len(fusebert.read({str(made / "saved2")!r}).functions) > 0)
 """

@@ -7,7 +7,7 @@ import pytest
 import zoo
 
 from fusebert.errors import DifferentError, FusebertError
-from fusebert.formats.tensorflow import message
+from fusebert.formats.tf_messages import message
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import load, save, to_text

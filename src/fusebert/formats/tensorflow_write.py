@@ -14,7 +14,8 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.files import map_file, new_folder
-from fusebert.formats.tensorflow import GRAMMAR, is_saved_model, parse
+from fusebert.formats.tensorflow import is_saved_model
+from fusebert.formats.tf_messages import GRAMMAR, parse
 from fusebert.formats.wire import Payload, fill
 from fusebert.graph import Array
 

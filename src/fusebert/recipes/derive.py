@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow import message
+from fusebert.formats.tf_messages import message
 from fusebert.graph import Array, Graph
 from fusebert.match import axes as ax
 from fusebert.match.find import Finding, Found, Source, find

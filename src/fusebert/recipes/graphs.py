@@ -13,8 +13,9 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.files import map_file, new_folder
 from fusebert.formats import onnx
-from fusebert.formats.tensorflow import GRAMMAR, is_saved_model, message, parse
+from fusebert.formats.tensorflow import is_saved_model
 from fusebert.formats.tensorflow_write import copy_rest
+from fusebert.formats.tf_messages import GRAMMAR, message, parse
 from fusebert.formats.wire import Payload, fill
 from fusebert.recipes.scope import Scope, function_scope, main_scope, near
 

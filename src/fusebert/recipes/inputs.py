@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow import tensor_value
+from fusebert.formats.tf_tensor import tensor_value
 from fusebert.graph import Array
 from fusebert.recipes.extract import constant_behind
 from fusebert.recipes.graphs import Graphs
