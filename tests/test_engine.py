@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import fusebert
 from fusebert import _native, engine
+from fusebert.encoder import Linear, Norm
 from fusebert.errors import FusebertError
+from fusebert.network import Dense
 
 
 def test_an_unknown_or_unsupported_isa_is_refused(monkeypatch):
@@ -67,6 +70,19 @@ def test_quantising_beats_plain_rounding(isa):
     assert (engine.quantize(np.zeros((2, 3), np.float32))[0] == 0).all()
     with pytest.raises(FusebertError, match="not finite"):
         engine.quantize(np.array([[1, np.nan]], np.float32))
+
+
+def test_numbers_need_not_be_aligned(isa):
+    """Weights of a file may begin at any byte; they give the same bits."""
+    numbers = np.random.default_rng(0).standard_normal((3, 20, 40))
+    rows = np.ones((4, 20), np.float32)
+    for dtype in (np.float32, np.float16, ml_dtypes.bfloat16):
+        aligned = numbers.astype(dtype)
+        odd = np.frombuffer(b"\0" + aligned.tobytes(), np.uint8, offset=1).view(dtype).reshape(aligned.shape)
+        assert not odd.flags.aligned
+        steps = [Dense(Linear(w[0].T, w[1, 0]), "relu", Norm(w[2, 0], w[2, 1], 1e-5)) for w in (aligned, odd)]
+        want, got = (engine.DenseEngine(step, "f32", engine.pool(1), "step").run(rows) for step in steps)
+        assert np.array_equal(want, got)
 
 
 def test_only_the_engine_imports_the_native_module():

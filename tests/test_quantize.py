@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fusebert.encoder import Encoder, Layer, Linear, Norm, reference
+from fusebert.encoder import LINEARS, Batch, Encoder, Layer, Linear, Norm, reference
 from fusebert.engine import EncoderEngine, pool, quantize
-from fusebert.plan import make_plan
-from fusebert.quantize import smooth_encoder
+from fusebert.plan import PRODUCTS, make_plan
+from fusebert.quantize import convert_encoder, smooth_encoder, smooth_layer
 
 HIDDEN, INNER = 16, 192
+ROWS = np.random.default_rng(1).standard_normal((4, 32, HIDDEN)).astype(np.float32)
 
 
 @pytest.fixture
@@ -28,9 +29,40 @@ def encoder() -> Encoder:
     return Encoder(HIDDEN, (Layer(*square, norm, linear(INNER, HIDDEN), ffn_out, norm, 2, "gelu_erf", 0.35),))
 
 
+@pytest.fixture
+def three_layers(encoder: Encoder) -> Encoder:
+    layer = encoder.layers[0]
+    larger = [replace(layer, ffn_in=replace(layer.ffn_in, weight=layer.ffn_in.weight * n)) for n in (1, 2, 3)]
+    return replace(encoder, layers=tuple(larger))
+
+
 def ready(encoder: Encoder) -> Encoder:
-    rows = np.random.default_rng(1).standard_normal((4, 32, HIDDEN)).astype(np.float32)
-    return smooth_encoder(encoder, EncoderEngine(encoder, make_plan("fp32", 1), pool(1)), rows)
+    return smooth_encoder(encoder, ROWS, pool(1))
+
+
+def test_layer_by_layer_gives_what_the_whole_engine_shows(three_layers):
+    peaks = [{}, {}, {}]
+
+    def watch(layer: int, product: int, inputs: np.ndarray) -> None:
+        peaks[layer][PRODUCTS[product]] = np.abs(inputs).max(0)
+
+    whole = EncoderEngine(three_layers, make_plan("fp32", 3), pool(1))
+    whole.run(ROWS.reshape(-1, HIDDEN), Batch.ragged([len(rows) for rows in ROWS]), observer=watch)
+    layers = tuple(smooth_layer(layer, seen) for layer, seen in zip(three_layers.layers, peaks, strict=True))
+    want, got = dict(Encoder(HIDDEN, layers).weights()), dict(ready(three_layers).weights())
+    assert want.keys() == got.keys()
+    assert all(np.array_equal(got[name], want[name]) for name in want)
+    assert {got[f"layer.{i}.{name}.weight"].dtype.name for i in range(3) for name in LINEARS} == {"int8"}
+
+
+def test_int8_weights_are_those_that_the_engine_would_pack(three_layers):
+    """Smoothed floats, as the TensorFlow op has them, give the same bits as what is stored."""
+    plan, batch = make_plan("int8", 3), Batch.ragged([32] * 4)
+    floats = smooth_encoder(three_layers, ROWS, pool(1), floats=True)
+    stored = convert_encoder(floats, plan)
+    outputs = [EncoderEngine(e, plan, pool(1)).run(ROWS.reshape(-1, HIDDEN), batch)[0] for e in (floats, stored)]
+    assert floats.layers[0].query.weight is three_layers.layers[0].query.weight
+    assert np.array_equal(*outputs)
 
 
 def test_a_weight_that_dwarfs_its_row_is_shared_out_and_the_others_keep_fine_steps(encoder):
@@ -38,7 +70,7 @@ def test_a_weight_that_dwarfs_its_row_is_shared_out_and_the_others_keep_fine_ste
     count = len(layer.ffn_in.weight)
     assert INNER < count <= INNER + INNER // 64
     assert layer.ffn_out.weight.shape == (HIDDEN, count)
-    assert (layer.ffn_in.weight[INNER:] == before.ffn_in.weight[7]).all()
+    assert (layer.ffn_in.weight[INNER:] == layer.ffn_in.weight[7]).all()
     got = layer.ffn_out.floats()
     got[:, 7] += got[:, INNER:].sum(1)
     values, scales = quantize(before.ffn_out.weight)

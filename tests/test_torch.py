@@ -21,9 +21,7 @@ from torch import nn
 
 import fusebert.torch
 from fusebert import FusebertError, UnsupportedError
-from fusebert.engine import EncoderEngine
 from fusebert.formats import huggingface
-from fusebert.plan import make_plan
 from fusebert.quantize import smooth, smooth_encoder
 from fusebert.torch import packing, settings
 from fusebert.torch.encoder import Fused
@@ -159,8 +157,7 @@ def test_int8_is_the_engines_own(minilm):
     """The model's embeddings give the sample for smoothing, so nothing is lost against fusebert.load."""
     encoder = fusebert.torch.optimize(stock.load(minilm), precision="int8").encoder
     value = packing.encoder_of(encoder.fusebert.wiring.weights(), packing.Recipe((12,) * 6, "gelu_erf", 1e-12))
-    fp32 = EncoderEngine(value, make_plan("fp32", 6), packing.thread_pool(1))
-    got = smooth_encoder(value, fp32, encoder.fusebert.sample.numpy())
+    got = smooth_encoder(value, encoder.fusebert.sample.numpy(), packing.thread_pool(1))
     for ours, theirs in zip(got.layers, smooth(huggingface.read(minilm)).encoder.layers, strict=True):
         assert np.allclose(ours.query.input_scales, theirs.query.input_scales, rtol=1e-4)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fusebert.encoder import LINEARS, Encoder, Layer, Linear, Norm
 from fusebert.errors import FusebertError
-from fusebert.files import Tensors, check_shape, read_json
+from fusebert.files import Tensors, check_shape, read_json, release
 from fusebert.graph import Array
 from fusebert.network import HEADS, Dense, Embeddings, Head, Network
 from fusebert.ops import ACTIVATIONS
@@ -56,6 +56,8 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
         "tied": tied,
     }
     save_file({name: np.ascontiguousarray(array) for name, array in kept.items()}, folder / WEIGHTS)
+    for array in kept.values():
+        release(array)
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import fusebert._native as _native
 from fusebert.encoder import LINEARS, NORMS, Batch, Encoder, Layer, Linear, Norm
 from fusebert.errors import FusebertError
+from fusebert.files import release
 from fusebert.graph import Array
 from fusebert.network import Dense, Embeddings, Network
 from fusebert.plan import PRODUCTS, LayerPlan, Plan, Product
@@ -68,14 +69,23 @@ def steps() -> list[str]:
 
 
 def _floats(values: Array | None) -> Array | None:
-    return None if values is None else np.ascontiguousarray(values, np.float32)
+    return None if values is None else np.ascontiguousarray(_aligned(values), np.float32)
+
+
+def _aligned(array: Array) -> Array:
+    """The array, copied where its elements do not begin at multiples of their size, as those of a file may."""
+    if array.flags.aligned:
+        return array
+    copy = array.copy()
+    release(array)
+    return copy
 
 
 def _matrix(weight: Array, scales: Array | None = None) -> tuple[Array, int, Array | None]:
     kind = _TYPES.get(weight.dtype.name)
     if kind is None:
         weight, kind = weight.astype(np.float32), 0
-    return weight.view(np.uint16) if kind in (1, 2) else weight, kind, _floats(scales)
+    return _aligned(weight.view(np.uint16) if kind in (1, 2) else weight), kind, _floats(scales)
 
 
 def _linear(linear: Linear) -> tuple[Any, Array | None, Array | None]:
@@ -110,6 +120,8 @@ class EncoderEngine:
         with _told("encoder"):
             dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
             self._native = _native.Encoder(encoder.hidden, dicts, pool)
+        for _, array in encoder.weights():
+            release(array)
 
     @property
     def bytes(self) -> int:
@@ -233,6 +245,7 @@ def _check_tables(embeddings: Embeddings) -> None:
         for first in range(0, len(table), 4096):  # in parts, not to hold a large table twice
             if not np.isfinite(np.asarray(table[first : first + 4096], np.float32)).all():
                 raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")
+        release(table)
 
 
 def quantize(weight: Array) -> tuple[Array, Array]:

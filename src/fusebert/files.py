@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,17 @@ def map_file(path: Path) -> memoryview:
         raise FusebertError(f"{path} cannot be read: {error}") from None
     mapped.madvise(mmap.MADV_RANDOM)  # a reader skips the weights, and they should not be read ahead
     return memoryview(mapped)
+
+
+def release(array: Array) -> None:
+    """Gives back the memory that a mapped file took up while the array was read; it can be read again."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    if isinstance(owner, mmap.mmap) and memoryview(owner).readonly:
+        with suppress(OSError):  # of memory that is locked
+            owner.madvise(mmap.MADV_DONTNEED)
 
 
 class Tensors(Mapping[str, Array]):

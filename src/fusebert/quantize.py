@@ -9,6 +9,7 @@ Such a neuron is computed twice or more, and its weights are shared out: the sum
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +17,10 @@ import ml_dtypes
 import numpy as np
 
 from fusebert.encoder import LINEARS, Batch, Encoder, Layer, Linear
-from fusebert.engine import EncoderEngine, Engine, head_precision, quantize
+from fusebert.engine import EncoderEngine, Engine, head_precision, pool, quantize
+from fusebert.files import release
 from fusebert.graph import Array
-from fusebert.network import Network, positions
+from fusebert.network import Head, Network, positions
 from fusebert.plan import PRODUCTS, Plan, make_plan
 
 _SEQUENCES, _LENGTH = 4, 64  # of random ids
@@ -27,16 +29,20 @@ _CREST = 6.0  # a weight of more than so many times its row's root mean square i
 _NEURONS = 64  # there may be one copy for so many
 
 
-def smooth(network: Network, threads: int | None = None, split: bool = True) -> Network:
-    """The network made ready for int8: with input scales, and neurons split unless somebody else has the weights."""
-    engine = Engine(network, make_plan("fp32", len(network.encoder.layers)), threads)
-    length = min(_LENGTH, network.embeddings.longest)
-    ids = random_ids(len(network.embeddings.word), length)
+def smooth(network: Network, threads: int | None = None, floats: bool = False) -> Network:
+    """The network with its encoder in int8; with `floats` only its input scales, for whoever has the weights."""
+    rows = _sample_rows(network, threads)
+    return replace(network, encoder=smooth_encoder(network.encoder, rows, pool(threads), floats))
+
+
+def _sample_rows(network: Network, threads: int | None) -> Array:
+    """Random ids, embedded: `[sequences, length, hidden]`."""
+    bare = replace(network, encoder=replace(network.encoder, layers=()), head=Head())
+    ids = random_ids(len(network.embeddings.word), min(_LENGTH, network.embeddings.longest))
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
-    rows = engine.embed(ids.ravel(), places, kinds)
-    rows = rows.reshape(*ids.shape, -1)
-    return replace(network, encoder=smooth_encoder(network.encoder, engine.encoder, rows, split))
+    rows = Engine(bare, make_plan("fp32", 0), threads).embed(ids.ravel(), places, kinds)
+    return rows.reshape(*ids.shape, -1)
 
 
 def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
@@ -44,23 +50,39 @@ def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
     return np.random.default_rng(0).integers(0, vocabulary, (_SEQUENCES, length))
 
 
-def smooth_encoder(encoder: Encoder, engine: EncoderEngine, rows: Array, split: bool = True) -> Encoder:
-    """The encoder made ready for int8 by what embedded rows `[sequences, length, hidden]` show; the engine runs it in
-    fp32."""
-    peaks: list[dict[str, Array]] = [{} for _ in encoder.layers]
+def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = False) -> Encoder:
+    """The encoder in int8, by what embedded rows `[sequences, length, hidden]` show on a pool of threads.
 
-    def watch(layer: int, product: int, inputs: Array) -> None:
-        peaks[layer][PRODUCTS[product]] = np.abs(inputs).max(0)
-
+    A layer's floats are let go of before those of the next are read, so that never more than one layer is in memory."""
     sequences, length, hidden = rows.shape
-    engine.run(rows.reshape(-1, hidden), Batch.ragged([length] * sequences), observer=watch)
-    layers = tuple(_smooth_layer(layer, peaks[i]) for i, layer in enumerate(encoder.layers))
-    if split:
-        layers = tuple(_split_neurons(layer, peaks[i]["ffn_out"]) for i, layer in enumerate(layers))
-    return replace(encoder, layers=layers)
+    batch, rows = Batch.ragged([length] * sequences), rows.reshape(-1, hidden)
+    layers = []
+    for layer in encoder.layers:
+        alone = replace(encoder, layers=(layer,))
+        rows, peaks = _observe(EncoderEngine(alone, make_plan("fp32", 1), threads), rows, batch)
+        layers.append(smooth_layer(layer, peaks, floats))
+        for _, array in alone.weights():
+            release(array)
+    return replace(encoder, layers=tuple(layers))
 
 
-def _smooth_layer(layer: Layer, peaks: dict[str, Array]) -> Layer:
+def _observe(engine: EncoderEngine, rows: Array, batch: Batch) -> tuple[Array, dict[str, Array]]:
+    """What a layer makes of rows, and the largest number in every column of its products' inputs."""
+    peaks: dict[str, Array] = {}
+
+    def watch(_: int, product: int, inputs: Array) -> None:
+        peaks[PRODUCTS[product]] = np.abs(inputs).max(0)
+
+    return engine.run(rows, batch, observer=watch)[0], peaks
+
+
+def smooth_layer(layer: Layer, peaks: Mapping[str, Array], floats: bool = False) -> Layer:
+    """The layer in int8, by the largest number in every column of each product's inputs."""
+    layer = _with_scales(layer, peaks)
+    return layer if floats else _as_types(_split_neurons(layer, peaks["ffn_out"]), dict.fromkeys(LINEARS, "s8"))
+
+
+def _with_scales(layer: Layer, peaks: Mapping[str, Array]) -> Layer:
     changed: dict[str, Any] = {}
     for product, names in _SMOOTHED.items():
         weights = np.max([np.abs(getattr(layer, name).floats()).max(0) for name in names], axis=0)
@@ -115,9 +137,13 @@ def convert_encoder(encoder: Encoder, plan: Plan) -> Encoder:
         types = {
             name: getattr(layer_plan, "qkv" if name in ("query", "key", "value") else name).type for name in LINEARS
         }
-        changed: dict[str, Any] = {name: _as_type(getattr(layer, name), kind) for name, kind in types.items()}
-        layers.append(replace(layer, **changed))
+        layers.append(_as_types(layer, types))
     return replace(encoder, layers=tuple(layers))
+
+
+def _as_types(layer: Layer, types: Mapping[str, str]) -> Layer:
+    changed: dict[str, Any] = {name: _as_type(getattr(layer, name), kind) for name, kind in types.items()}
+    return replace(layer, **changed)
 
 
 def _as_type(linear: Linear, kind: str) -> Linear:

@@ -288,6 +288,7 @@ def test_large_weights_are_there_though_the_file_is_gone(tmp_path):
     onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
     weight = fusebert.read(tmp_path / "model.onnx").weights["w"]
     assert np.array_equal(weight.read(), array)
+    assert not weight.read().flags.writeable  # so it is the file, not a copy
     (tmp_path / "other").write_bytes(bytes(1 << 22))
     (tmp_path / "other").rename(tmp_path / "model.onnx")
     assert np.array_equal(weight.read(), array)

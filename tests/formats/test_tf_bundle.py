@@ -116,10 +116,10 @@ def test_an_index_whose_keys_are_much_longer_than_itself_is_refused(tmp_path):
 
 def test_weights_are_mapped_and_not_read(tmp_path):
     size = 1 << 33
-    entry = tf_bundle._messages()["Entry"](dtype=1, size=size)
+    entry = tf_bundle._messages()["Entry"](dtype=1, size=size, offset=3)  # after a string, anything begins anywhere
     entry.shape.dim.add(size=size // 4)
-    write_bundle(tmp_path, {"huge": entry}, b"x")
-    os.truncate(tmp_path / "v.data-00000-of-00001", size)  # a file with a hole costs nothing
+    write_bundle(tmp_path, {"huge": entry}, b"abcx")
+    os.truncate(tmp_path / "v.data-00000-of-00001", size + 3)  # a file with a hole costs nothing
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     array = Bundle(tmp_path / "v")["huge"].read()
     assert (array.shape, array[0], array[-1]) == ((size // 4,), np.frombuffer(b"x\0\0\0", "f")[0], 0)

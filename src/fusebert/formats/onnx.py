@@ -233,20 +233,20 @@ class _Reader:
             offset, length = self._ranges[tensor.mapped]
             data = np.frombuffer(self._data, np.uint8, length, offset)
             if length == size and length > _OWN_MAPPING:
-                return lambda: _aligned(self._mapped_alone(offset, length), dtype)
+                return lambda: self._mapped_alone(offset, length).view(dtype)
         elif tensor.HasField("raw_data"):
             data = np.frombuffer(tensor.raw_data, np.uint8)
         else:
             return None
         if len(data) != size:
             raise self._wrong(f"{where} has {len(data)} bytes, but its shape needs {size}")
-        return lambda: _aligned(data, dtype)
+        return lambda: data.view(dtype)
 
     def _mapped_alone(self, offset: int, length: int) -> Array:
         """Bytes of the file in a mapping of their own, unless the path has another file by now."""
         with suppress(OSError):
             if self._path.stat().st_ino == self._inode:
-                return np.memmap(self._path, np.uint8, "r", offset, (length,))
+                return _mapped(self._path, offset, length)
         return np.frombuffer(self._data, np.uint8, length, offset)
 
     def _external(self, tensor: Any, where: str, dtype: Any, size: int) -> Callable[[], Array]:
@@ -259,7 +259,7 @@ class _Reader:
             raise self._wrong(f"{where} needs {size} bytes at {offset} of {file.name!r}, which has {available}")
         if size == 0:
             return lambda: np.empty(0, dtype)
-        return lambda: _aligned(np.memmap(file, np.uint8, "r", offset, (size,)), dtype)
+        return lambda: _mapped(file, offset, size).view(dtype)
 
     def _listed(self, tensor: Any, where: str, dtype: Any, count: int) -> Callable[[], Array]:
         """Elements in one of the typed lists; 16-bit floats are kept as whole numbers there."""
@@ -272,12 +272,8 @@ class _Reader:
         return lambda: np.array(values).astype(dtype)
 
 
-def _aligned(data: Array, dtype: Any) -> Array:
-    """Bytes as elements; copied only where they do not begin at a multiple of the element's size."""
-    array = np.asarray(data)
-    if array.ctypes.data % np.dtype(dtype).itemsize:
-        array = array.copy()
-    return array.view(dtype)
+def _mapped(file: Path, offset: int, length: int) -> Array:
+    return np.asarray(np.memmap(file, np.uint8, "r", offset, (length,)))
 
 
 def _opsets(message: Any) -> dict[str, int]:

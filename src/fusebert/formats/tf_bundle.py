@@ -165,8 +165,7 @@ class Bundle(Mapping[str, Weight]):
         data = self._mapped[entry.shard_id]
         if entry.offset < 0 or entry.size < 0 or entry.offset + entry.size > len(data):
             raise FusebertError(f"{where} lies beyond the end of its data file")
-        array = np.frombuffer(data, np.uint8, entry.size, entry.offset) if entry.size else np.empty(0, np.uint8)
-        return array if array.ctypes.data % 8 == 0 else array.copy()
+        return np.frombuffer(data, np.uint8, entry.size, entry.offset) if entry.size else np.empty(0, np.uint8)
 
 
 def _lengths(cut: Cut, shape: tuple[int, ...], where: str) -> tuple[int, ...]:

@@ -114,9 +114,9 @@ def packed_encoder(
     return convert_encoder(encoder, plan)
 
 
-def smoothed_encoder(finding: Finding, found: Found, threads: int | None, split: bool = True) -> Encoder:
-    """The encoder with input scales for int8, and neurons split; without where its embeddings are not known."""
+def smoothed_encoder(finding: Finding, found: Found, threads: int | None, floats: bool = False) -> Encoder:
+    """The encoder smoothed, in int8 unless its `floats` are to stay; as it is where its embeddings are not known."""
     if len(finding.encoders) == 1:
         with suppress(UnsupportedError):
-            return smooth(assemble(finding).network, threads, split).encoder
+            return smooth(assemble(finding).network, threads, floats).encoder
     return read_encoder(finding.raised, found)

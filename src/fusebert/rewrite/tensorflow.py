@@ -58,7 +58,7 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str,
     if wanted.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in wanted.ranges.ravel()]
     elif wanted.precision.startswith("int8"):
-        smoothed = smoothed_encoder(finding, place.found, wanted.threads, split=False)  # its weights stay variables
+        smoothed = smoothed_encoder(finding, place.found, wanted.threads, floats=True)  # weights stay variables
         attributes["InputScales"] = _input_scales(smoothed)
     if place.taps:
         operation = "BertHiddenStates"

@@ -133,8 +133,7 @@ def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | No
     plan = make_plan(recipe.precision, len(encoder.layers), recipe.ranges or None)
     threads = thread_pool(0)
     if plan.decoder == "s8" and not recipe.ranges:
-        fp32 = EncoderEngine(encoder, make_plan("fp32", len(encoder.layers)), threads)
-        encoder = smooth_encoder(encoder, fp32, _sample_rows(sample, encoder.hidden))
+        encoder = smooth_encoder(encoder, _sample_rows(sample, encoder.hidden), threads)
     return EncoderEngine(encoder, plan, threads)
 
 
