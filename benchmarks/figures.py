@@ -1,6 +1,7 @@
 """The JSON of a run of speed.py as a report for the terminal, as the README's table, and as a plot."""
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fusebert.report import Report, Table
@@ -17,6 +18,7 @@ def report(data: dict[str, Any]) -> Report:
     ceiling = {kind: f"{c['giga_per_second']:.0f} by {c['by']}" for kind, c in data["ceiling"].items()}
     notes = tuple(f"{TITLES[m]}: no {name}: {why}" for m, them in data["skipped"].items() for name, why in them.items())
     facts = data["machine"] | {"ceiling_(Gop/s,_GB/s)": ceiling, "worst_cosine_to_stock_fp32": _worst(data)}
+    facts["noise"] = f"{median(r['p50_ms'] / r['ms'] for r in data['results']) - 1:.0%}"
     return Report("speed, in interleaved rounds", facts, tuple(found), notes)
 
 

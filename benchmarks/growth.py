@@ -1,17 +1,20 @@
 """How our own cost grows, and what it takes: time per token by batch size, time by layers, peak memory of a fresh
-process."""
+process, and what Python adds to a call."""
 
 import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from models import inputs
+from turns import OVERHEAD, Bare, in_turns, overhead
 
 import fusebert
-from fusebert.measure.timing import interleave
+from fusebert.engine import EncoderEngine, pool
+from fusebert.formats import huggingface
 from fusebert.plan import PRECISIONS, make_plan
 from fusebert.report import Table
 
@@ -27,42 +30,50 @@ print(kilobytes("VmHWM") - before, kilobytes("RssAnon"), model.bytes // 1024)
 """
 
 
-def tokens(checkpoint: Path, threads: int, rounds: int) -> Table:
+def tokens(checkpoint: Path, threads: int, seconds: float) -> Table:
     """Microseconds per real token for 8 sequences, and for the same eight times over."""
     ids, mask = inputs("8x128r")
-    batches = {8: (ids, mask), 64: (np.tile(ids, (8, 1)), np.tile(mask, (8, 1)))}
-    models = {precision: fusebert.load(checkpoint, precision, threads) for precision in PRECISIONS}
-    timings = interleave(
-        {f"{p} {n}": partial(model.run, *batch) for p, model in models.items() for n, batch in batches.items()}, rounds
-    )
     rows = []
     for precision in PRECISIONS:
-        few, many = (1e3 * timings[f"{precision} {n}"].best / batches[n][1].sum() for n in (8, 64))
+        run = fusebert.load(checkpoint, precision, threads).run
+        calls = {"few": partial(run, ids, mask), "many": partial(run, np.tile(ids, (8, 1)), np.tile(mask, (8, 1)))}
+        timings = in_turns(calls, seconds)
+        few, many = 1e3 * timings["few"].best / mask.sum(), 1e3 * timings["many"].best / (8 * mask.sum())
         rows.append((precision, round(few, 2), round(many, 2), f"{many / few:.3f}"))
     return Table("microseconds_per_real_token", ("precision", "8_sequences", "64_sequences", "ratio"), tuple(rows))
 
 
-def layers(checkpoint: Path, threads: int, rounds: int) -> Table:
+def layers(checkpoint: Path, threads: int, seconds: float) -> Table:
     """Milliseconds for a quarter, a half and all of the layers; the second half's layers against the first's."""
-    batch = inputs("8x128")
-    calls = {}
-    for precision in PRECISIONS:
-        whole = fusebert.load(checkpoint, precision, threads)
-        count = len(whole.network.encoder.layers)
-        depths = count // 4, count // 2, count
-        for depth in depths:
-            encoder = replace(whole.network.encoder, layers=whole.network.encoder.layers[:depth])
-            network = replace(whole.network, encoder=encoder)
-            model = fusebert.Model(network, make_plan(precision, depth), None, threads)
-            calls[f"{precision} {depth}"] = partial(model.run, *batch)
-    timings = interleave(calls, rounds)
+    batch, network = inputs("8x128"), huggingface.read(checkpoint)
+    count = len(network.encoder.layers)
+    depths = count // 4, count // 2, count
     rows = []
     for precision in PRECISIONS:
-        quarter, half, whole_ms = (timings[f"{precision} {depth}"].best for depth in depths)
-        ratio = (whole_ms - half) / (count - depths[1]) * (depths[1] - depths[0]) / (half - quarter)
-        rows.append((precision, *(round(ms, 2) for ms in (quarter, half, whole_ms)), f"{ratio:.3f}"))
+        calls = {}
+        for depth in depths:
+            encoder = replace(network.encoder, layers=network.encoder.layers[:depth])
+            model = fusebert.Model(replace(network, encoder=encoder), make_plan(precision, depth), None, threads)
+            calls[str(depth)] = partial(model.run, *batch)
+        quarter, half, whole = (timing.best for timing in in_turns(calls, seconds).values())
+        ratio = (whole - half) / (count - depths[1]) * (depths[1] - depths[0]) / (half - quarter)
+        rows.append((precision, *(round(ms, 2) for ms in (quarter, half, whole)), f"{ratio:.3f}"))
     columns = ("precision", *(f"{depth}_layers" for depth in depths), "later / earlier layers")
     return Table("milliseconds_for_8x128_by_layers", columns, tuple(rows))
+
+
+def calls(checkpoint: Path, threads: int, seconds: float) -> Table:
+    """What `Model.run` costs beyond the encoder: Python, embeddings and pooler. Small inputs, or it would not show."""
+    rows: list[tuple[Any, ...]] = []
+    for precision in PRECISIONS:
+        model = fusebert.load(checkpoint, precision, threads)
+        engine = EncoderEngine(model.network.encoder, model.plan, pool(threads))
+        for shape in ("1x1", "1x16"):
+            ids, mask = inputs(shape)
+            embedded = np.random.default_rng(0).normal(size=(*ids.shape, model.network.encoder.hidden))
+            bare = Bare(engine, embedded.astype(np.float32))
+            rows.append((shape, precision, *overhead(partial(model.run, ids, mask), bare.call, seconds)))
+    return Table("a_call_from_Python_beyond_the_encoder", OVERHEAD, tuple(rows))
 
 
 def memory(checkpoint: Path, threads: int) -> Table:

@@ -23,9 +23,10 @@ import numpy as np
 from ceiling import KINDS, Ceiling
 from models import SIZES, checkpoint, inputs, operations, weights
 from rivals import Call, Engine, Forms, Ready, engines, versions
+from turns import in_turns
 
 from fusebert.engine import cores, isa
-from fusebert.measure.timing import Timing, interleave
+from fusebert.measure.timing import Timing
 from fusebert.show import show
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
@@ -44,7 +45,7 @@ class Result:
     ours: bool
     pads: bool
     ms: float
-    p90_ms: float
+    p50_ms: float
     sequences_per_second: float
     tokens_per_second: float
     gops: float
@@ -92,18 +93,18 @@ def _visible_rows(ready: Ready) -> Any:
     return rows[mask[:, : rows.shape[1]] != 0].astype(np.float64).ravel()
 
 
-def measure(model: str, shape: str, field: Field, ceiling: Ceiling, rounds: int, seconds: float) -> list[Result]:
+def measure(model: str, shape: str, field: Field, ceiling: Ceiling, seconds: float) -> list[Result]:
     """All engines at one shape, and the ceiling in turns with them."""
     ids, mask = inputs(shape)
     calls: dict[str, Call] = {engine.name: ready(ids, mask) for engine, ready in field.ready.items()}
-    timings = interleave(calls | ceiling.calls(), rounds, seconds, show=True)
+    timings = in_turns(calls | ceiling.calls(), seconds)
     size = SIZES[model]
 
     def result(engine: Engine, t: Timing) -> Result:
         gops = operations(size, mask) / t.best / 1e6
         read = weights(size) * BYTES[engine.precision] / t.best / 1e6
         return Result(
-            model, shape, engine.name, engine.precision, engine.ours, engine.pads, t.best, t.p90,
+            model, shape, engine.name, engine.precision, engine.ours, engine.pads, t.best, t.p50,
             sequences_per_second=len(ids) / t.best * 1e3, tokens_per_second=int(mask.sum()) / t.best * 1e3, gops=gops,
             of_ceiling=gops / ceiling.reached[engine.precision], weights_of_memory=read / ceiling.reached["memory"],
         )  # fmt: skip
@@ -138,16 +139,17 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
         cosines[model], skipped[model] = field.cosines, field.skipped
         for shape in given.shapes.split(","):
             ceiling = Ceiling(given.threads)
-            results += measure(model, shape, field, ceiling, given.rounds, given.seconds)
+            results += measure(model, shape, field, ceiling, given.seconds)
             peaks = {kind: max(peak, ceiling.reached[kind]) for kind, peak in peaks.items()}
         del field  # the memory of all its engines
     subject = "base" if "base" in names else names[0]
-    folder, rounds = PLACE / subject / "checkpoint", given.rounds
-    more = [growth.tokens(folder, given.threads, rounds), growth.layers(folder, given.threads, rounds)]
-    more.append(growth.memory(folder, given.threads))
+    folder = PLACE / subject / "checkpoint"
+    small = checkpoint(SIZES["minilm"], PLACE / "minilm" / "checkpoint")
+    few = given.seconds / 6  # for each precision of a table
+    more = [growth.tokens(folder, given.threads, few), growth.layers(folder, given.threads, few)]
+    more += [growth.memory(folder, given.threads), growth.calls(small, given.threads, few)]
     return {
         "machine": machine(given.threads),
-        "rounds": rounds,
         "ceiling": {kind: {"giga_per_second": peaks[kind], "by": how} for kind, how in ceiling.how().items()},
         "results": [asdict(result) for result in results],
         "cosines": cosines,
@@ -169,12 +171,11 @@ def machine(threads: int) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="minilm,base", help="large needs 16 GB and an hour")
+    parser.add_argument("--model", default="minilm,base", help="large needs 16 GB, and time for its rivals")
     parser.add_argument("--shapes", default="1x16,1x128,8x128,1x384,32x128r,1x512")
     parser.add_argument("--engines", default="", help="only those whose names begin so; torch fp32 always runs")
     parser.add_argument("--threads", type=int, default=cores())
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of an engine's turn in a round")
+    parser.add_argument("--seconds", type=float, default=60, help="for a shape; three rounds are made in any case")
     parser.add_argument("-o", "--output", type=Path, help="JSON, and a plot beside it")
     parser.add_argument("--readme", type=Path, help="write the table of FROM into this file, between its speed marks")
     parser.add_argument("source", type=Path, nargs="?", metavar="FROM", help="the JSON of a run")

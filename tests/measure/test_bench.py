@@ -35,11 +35,21 @@ def test_calls_take_turns_and_all_are_counted():
     calls = {name: lambda name=name: order.append(name) for name in "ab"}
     timings = interleave(calls, rounds=3, times=4, warmup=0)
     assert [timing.calls for timing in timings.values()] == [12, 12]
-    assert "".join(order) == "a" * 2 + "b" * 2 + ("a" * 5 + "b" * 5) * 3  # warming up, then one more than is counted
+    assert "".join(order) == "ab" + ("a" * 5 + "b" * 5) * 3  # warming up, then one more than is counted
     for t in timings.values():
         assert 0 <= t.best <= t.p50 <= t.p75 <= t.p90 <= t.p95 <= t.p99
         assert t.best <= t.mean
     assert interleave(calls, rounds=2, seconds=0.01)["a"].calls > 2
+
+
+def test_slow_calls_end_in_time():
+    """A call that fills its turn alone is made once a turn; when time is over, three rounds are made all the same."""
+    order = []
+    calls = {name: lambda name=name: order.append(name) for name in "ab"}
+    timings = interleave(calls, rounds=9, seconds=0, warmup=0, within=0)
+    assert "".join(order) == "ab" * 4
+    assert [timing.calls for timing in timings.values()] == [3, 3]
+    assert interleave(calls, rounds=5, seconds=0, within=60)["a"].calls == 5
 
 
 def test_models_and_engines_at_every_size(tmp_path):

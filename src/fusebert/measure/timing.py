@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from fusebert.progress import progress
 
 PERCENTILES = (50, 75, 90, 95, 99)
 _PAUSE = 0.06  # seconds before a turn: ONNX Runtime's threads keep a core busy for so long after they were needed
+_LEAST = 3  # rounds, however little time there is
 
 
 @dataclass(frozen=True)
@@ -38,35 +40,41 @@ def interleave(
     *,
     times: int | None = None,
     warmup: float | None = None,
+    within: float = math.inf,
 ) -> dict[str, Timing]:
     """Times every call for `seconds`, or `times` times, in each of `rounds` turns, after warming up for `warmup`
-    seconds (a third of a turn). A turn begins with a pause and a call that does not count, so that none suffers from
-    the one before."""
+    seconds (a third of a turn). No round begins when `within` seconds are over, but three there are.
+
+    A turn begins with a pause and a call that does not count, so that none suffers from the one before; of a call that
+    fills its turn alone, where that hardly matters, every one counts."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
+    begin = time.perf_counter()
     with progress("measuring", (rounds + 1) * len(calls), show) as advance:
         for turn in range(rounds + 1):
+            if turn > _LEAST and time.perf_counter() - begin > within:
+                break
             for name, call in calls.items():
                 time.sleep(_PAUSE)
-                call()
                 if turn:
-                    taken[name] += _timed(call, seconds, times)
+                    spent = _timed(call, seconds, times)
+                    taken[name] += spent[1:] or spent
                 else:
-                    list(_timed(call, seconds / 3 if warmup is None else warmup, None))
+                    _timed(call, seconds / 3 if warmup is None else warmup, None)
                 advance(1)
     return {name: _timing(milliseconds) for name, milliseconds in taken.items()}
 
 
-def _timed(call: Callable[[], Any], seconds: float, times: int | None) -> Iterator[float]:
+def _timed(call: Callable[[], Any], seconds: float, times: int | None) -> list[float]:
+    """Milliseconds of calls for `seconds`, or of one more than `times`."""
+    spent: list[float] = []
     until = time.perf_counter() + seconds
-    done = 0
     while True:
         start = time.perf_counter()
         call()
         end = time.perf_counter()
-        yield (end - start) * 1e3
-        done += 1
-        if done >= times if times is not None else end >= until:
-            return
+        spent.append((end - start) * 1e3)
+        if len(spent) > times if times is not None else end >= until:
+            return spent
 
 
 def _timing(times: list[float]) -> Timing:

@@ -1,0 +1,38 @@
+"""How all benchmarks measure: calls take turns, the best call counts; and what a call costs beyond the bare engine."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fusebert.encoder import Batch
+from fusebert.engine import EncoderEngine
+from fusebert.graph import Array
+from fusebert.measure.timing import Timing, interleave
+
+OVERHEAD = ("shape", "precision", "call_us", "bare_us", "overhead_us", "overhead_percent")
+
+
+def in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, show: bool = True) -> dict[str, Timing]:
+    """Many rounds of short turns, in about so many seconds; three rounds however long they take."""
+    return interleave(calls, 30, 0.2, show, within=seconds)
+
+
+def overhead(
+    call: Callable[[], Any], bare: Callable[[], Any], seconds: float, show: bool = True
+) -> tuple[int, int, int, float]:
+    """Microseconds of a call, of the bare engine doing the same, and the difference, also in percent."""
+    timings = in_turns({"call": call, "bare": bare}, seconds, show)
+    inside, alone = timings["call"].best * 1e3, timings["bare"].best * 1e3
+    return round(inside), round(alone), round(inside - alone), round(100 * (inside / alone - 1), 1)
+
+
+class Bare:
+    """The engine alone on rows `[sequences, length, hidden]`, all of them visible. `call` writes `output`."""
+
+    def __init__(self, engine: EncoderEngine, rows: Array) -> None:
+        self.output = np.empty_like(rows)
+        flat = rows.reshape(-1, rows.shape[2])
+        batch = Batch.masked(None, (rows.shape[0], rows.shape[1]))
+        self.call = partial(engine.run_padded, flat, self.output.reshape(flat.shape), batch, [])
