@@ -10,23 +10,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from models import SIZES, inputs
+from turns import OVERHEAD, SHORT, Bare, in_turns, overhead
 
 import fusebert.torch
-from fusebert.encoder import Batch
-from fusebert.engine import cores, isa
-from fusebert.measure.timing import interleave
+from fusebert.engine import cores, isa, pool
 from fusebert.plan import PRECISIONS
 from fusebert.report import Report, Table
 from fusebert.show import show
-from fusebert.torch.packing import Recipe, packed_engine, thread_pool
+from fusebert.torch.packing import Recipe, packed_engine
 
 fusebert.torch.disable()
-
-_ROWS = 16  # of the call whose overhead is measured: so few that it would show
 
 
 def make(size: dict[str, int], precision: str | None) -> Any:
@@ -38,30 +34,30 @@ def make(size: dict[str, int], precision: str | None) -> Any:
     return model if precision is None else fusebert.torch.optimize(model, precision)
 
 
-def ways(size: dict[str, int], precisions: list[str], shape: str) -> dict[str, Callable[[], Any]]:
+def ways(models: dict[str, Any], shape: str) -> dict[str, Callable[[], Any]]:
     """Calls by name."""
     call = tuple(map(torch.from_numpy, inputs(shape)))
     found: dict[str, Callable[[], Any]] = {}
-    for name, precision in {"stock": None, **{p: p for p in precisions}}.items():
-        model = make(size, precision)
-        traced = torch.jit.trace(model, call, strict=False)  # type: ignore[no-untyped-call]
+    for name, model in models.items():
+        traced = torch.jit.trace(model, call, strict=False, check_trace=False)  # type: ignore[no-untyped-call]
         found[f"{name} eager"] = partial(model, *call)
         found[f"{name} traced"] = partial(torch.jit.freeze(traced), *call)
     return found
 
 
-def overhead(size: dict[str, int], rounds: int) -> tuple[Any, ...]:
-    """Microseconds of a call of the fused encoder on 1 x 16 rows, of the bare engine on them, and the difference."""
-    encoder = make(size, "fp32").bert.encoder
-    rows, mask = torch.randn(1, _ROWS, size["hidden_size"]), torch.zeros(1, 1, 1, _ROWS)
+def beyond(model: Any, precision: str, shape: str, threads: int, seconds: float) -> tuple[Any, ...]:
+    """A call of the fused encoder, and the engine it has packed on the same rows with threads of its own."""
+    encoder = model.bert.encoder
+    batch, length = map(int, shape.split("x"))
+    rows, mask = torch.randn(batch, length, model.config.hidden_size), torch.zeros(batch, 1, 1, length)
+    fused = encoder(rows, mask).last_hidden_state.numpy()
     wiring = encoder.fusebert.wiring
-    engine = packed_engine(wiring.weights(), Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon))
-    flat, batch, pool = rows[0].numpy(), Batch.ragged([_ROWS]), thread_pool(0)
-    output = np.empty_like(flat)
-    calls = {"fused": lambda: encoder(rows, mask), "bare": lambda: engine.run_padded(flat, output, batch, [], pool)}
-    timings = interleave(calls, 4 * rounds, show=True)
-    fused, bare = timings["fused"].best * 1e3, timings["bare"].best * 1e3
-    return round(fused), round(bare), round(fused - bare)
+    recipe = Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon, precision)
+    bare = Bare(packed_engine(wiring.weights(), recipe), rows.numpy(), pool(threads))
+    bare.call()
+    if not (fused == bare.output).all():
+        raise SystemExit("the fused encoder and the engine do not give the same bits")
+    return shape, precision, *overhead(lambda: encoder(rows, mask), bare.call, seconds)
 
 
 def main() -> None:
@@ -73,24 +69,28 @@ def main() -> None:
     parser.add_argument("--shapes", default="1x128,8x128,32x128r")
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--threads", type=int, default=cores())
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=25, help="for a shape; three rounds are made in any case")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rows, spent = [], []
     with torch.no_grad():
         for model in arguments.models.split(","):
+            precisions = arguments.precisions.split(",")
+            models = {"stock": make(SIZES[model], None)} | {p: make(SIZES[model], p) for p in precisions}
             for shape in arguments.shapes.split(","):
-                calls = ways(SIZES[model], arguments.precisions.split(","), shape)
-                timings = interleave(calls, arguments.rounds, show=True)
+                timings = in_turns(ways(models, shape), arguments.seconds)
                 for name, t in timings.items():
                     ratios = [f"{timings[f'stock {form}'].best / t.best:.2f}x" for form in ("eager", "traced")]
-                    rows.append((model, shape, name, round(t.best, 2), round(t.p90, 2), *ratios))
-            spent.append((model, *overhead(SIZES[model], arguments.rounds)))
-    columns = ("model", "shape", "engine", "best_ms", "p90_ms", "against stock eager", "against stock traced")
+                    rows.append((model, shape, name, round(t.best, 2), round(t.p50, 2), *ratios))
+            for precision in precisions:
+                for shape in SHORT:
+                    found = beyond(models[precision], precision, shape, arguments.threads, arguments.seconds / 6)
+                    spent.append((model, *found))
+    columns = ("model", "shape", "engine", "best_ms", "p50_ms", "against stock eager", "against stock traced")
     tables = (
         Table("timings", columns, tuple(rows)),
-        Table(f"a call on {_ROWS} rows, microseconds", ("model", "fused", "bare engine", "overhead"), tuple(spent)),
+        Table("the_fused_encoder_beyond_the_bare_engine", ("model", *OVERHEAD), tuple(spent)),
     )
     facts = {"threads": arguments.threads, "instruction_set": isa()}
     show(Report("the drop-in encoder and stock PyTorch, interleaved", facts, tables), arguments.json)

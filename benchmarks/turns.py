@@ -11,6 +11,7 @@ from fusebert.engine import EncoderEngine
 from fusebert.graph import Array
 from fusebert.measure.timing import Timing, interleave
 
+SHORT = ("1x16", "1x128")  # where what a host adds would show
 OVERHEAD = ("shape", "precision", "call_us", "bare_us", "overhead_us", "overhead_percent")
 
 
@@ -29,10 +30,11 @@ def overhead(
 
 
 class Bare:
-    """The engine alone on rows `[sequences, length, hidden]`, all of them visible. `call` writes `output`."""
+    """The engine alone on rows `[sequences, length, hidden]`, all of them visible, with its own threads or those of
+    another pool. `call` writes `output`."""
 
-    def __init__(self, engine: EncoderEngine, rows: Array) -> None:
+    def __init__(self, engine: EncoderEngine, rows: Array, pool: Any = None) -> None:
         self.output = np.empty_like(rows)
         flat = rows.reshape(-1, rows.shape[2])
         batch = Batch.masked(None, (rows.shape[0], rows.shape[1]))
-        self.call = partial(engine.run_padded, flat, self.output.reshape(flat.shape), batch, [])
+        self.call = partial(engine.run_padded, flat, self.output.reshape(flat.shape), batch, [], pool)
