@@ -7,6 +7,8 @@ import sys
 import pytest
 import stock
 
+from fusebert.formats import huggingface
+
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
@@ -18,6 +20,7 @@ def test_optimize_writes_an_artifact_and_proves_it(run, folders, tmp_path, preci
     report = json.loads(run("optimize", folders["none"], "-o", tmp_path / "out", "--precision", precision, "--json"))
     assert report["precision"] == precision
     assert report["verdict"] == "same answers within tolerance"
+    assert report["bytes_before"] == huggingface.read(folders["none"]).bytes
     assert [row["output"] for row in report["differences"]] == ["last_hidden_state", "pooler_output"]
     assert sorted(f.name for f in (tmp_path / "out").iterdir()) == [
         "fusebert.json",

@@ -90,7 +90,7 @@ class Tensors(Mapping[str, Array]):
             array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
         except (OSError, ValueError) as error:  # absurd sizes beside a 0, or the file changed since it was opened
             raise FusebertError(f"{self._path}: tensor {name} cannot be mapped: {error}") from None
-        return np.require(array.astype(np.float32) if dtype == np.float64 else array, requirements="A").view(np.ndarray)
+        return np.asarray(array, np.float32 if dtype == np.float64 else None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -68,9 +68,12 @@ def _packed(
     layers = len(network.encoder.layers)
     ranges = read_ranges(ranges, layers)
     plan = make_plan(precision or "fp32", layers, ranges)
+    bytes_read = network.bytes
     if plan.decoder == "s8" and ranges is None:
         network = smooth(network, threads)
-    return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+    model = Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+    model.bytes_read = bytes_read
+    return model
 
 
 def _load_graph(
@@ -115,6 +118,7 @@ class Model:
     ) -> None:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
+        self.bytes_read = network.bytes  # of the weights, as the file has them
         self._tokenizer = tokenizer
         self._heads = max((layer.heads for layer in network.encoder.layers), default=1)
         self._engine = Engine(network, plan, threads)

@@ -165,7 +165,7 @@ def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...],
         "head": model.network.head.kind,
         "layers": len(layers),
         "precision": model.plan.precision,
-        "bytes_before": model.network.bytes,
+        "bytes_before": model.bytes_read,
         "bytes_after": written.network.bytes,
         "verdict": "same answers within tolerance" if tables else "not compared",
     }

@@ -18,6 +18,7 @@ import numpy as np
 
 from fusebert.encoder import LINEARS, Batch, Encoder, Layer, Linear
 from fusebert.engine import EncoderEngine, Engine, head_precision, pool, quantize
+from fusebert.errors import FusebertError
 from fusebert.files import release
 from fusebert.graph import Array
 from fusebert.network import Head, Network, positions
@@ -57,22 +58,26 @@ def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = F
     sequences, length, hidden = rows.shape
     batch, rows = Batch.ragged([length] * sequences), rows.reshape(-1, hidden)
     layers = []
-    for layer in encoder.layers:
+    for number, layer in enumerate(encoder.layers):
         alone = replace(encoder, layers=(layer,))
-        rows, peaks = _observe(EncoderEngine(alone, make_plan("fp32", 1), threads), rows, batch)
+        try:
+            rows, peaks = _observe(alone, rows, batch, threads)
+        except FusebertError as error:  # which calls the only layer the first
+            raise FusebertError(str(error).replace("layer 0", f"layer {number}", 1)) from None
         layers.append(smooth_layer(layer, peaks, floats))
         for _, array in alone.weights():
             release(array)
     return replace(encoder, layers=tuple(layers))
 
 
-def _observe(engine: EncoderEngine, rows: Array, batch: Batch) -> tuple[Array, dict[str, Array]]:
-    """What a layer makes of rows, and the largest number in every column of its products' inputs."""
+def _observe(alone: Encoder, rows: Array, batch: Batch, threads: Any) -> tuple[Array, dict[str, Array]]:
+    """What one layer makes of rows in fp32, and the largest number in every column of its products' inputs."""
     peaks: dict[str, Array] = {}
 
     def watch(_: int, product: int, inputs: Array) -> None:
         peaks[PRODUCTS[product]] = np.abs(inputs).max(0)
 
+    engine = EncoderEngine(alone, make_plan("fp32", 1), threads)
     return engine.run(rows, batch, observer=watch)[0], peaks
 
 

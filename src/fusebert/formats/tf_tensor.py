@@ -44,7 +44,7 @@ class Tensors:
             size = count * np.dtype(dtype).itemsize
             if len(content) != size:
                 raise FusebertError(f"{self.path}: {where} has {len(content)} bytes, but its shape needs {size}")
-            return Weight(shape, dtype_name(tensor.dtype), lambda: _elements(content, dtype).reshape(shape))
+            return Weight(shape, dtype_name(tensor.dtype), lambda: np.frombuffer(content, dtype).reshape(shape))
         values = getattr(tensor, _VALUES[tensor.dtype])
         self._check_listed(len(values), count, where)
         return Weight(shape, dtype_name(tensor.dtype), lambda: _filled(_numbers(values, tensor.dtype, dtype), shape))
@@ -57,11 +57,6 @@ class Tensors:
 def tensor_value(tensor: Any, where: str) -> Array:
     """The numbers of a Tensor message that has them all in it."""
     return Tensors(where, memoryview(b""), ()).weight(tensor, where).read()
-
-
-def _elements(content: Any, dtype: Any) -> Array:
-    data = np.frombuffer(content, np.uint8)
-    return (data if data.ctypes.data % np.dtype(dtype).itemsize == 0 else data.copy()).view(dtype)
 
 
 def _numbers(values: Any, kind: int, dtype: Any) -> Array:
