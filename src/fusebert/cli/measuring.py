@@ -69,71 +69,90 @@ def compare(
         raise typer.Exit(1)
 
 
+# What bench takes.
+Models = Annotated[list[Path], typer.Argument(help="Models of any kind; each is run by its own framework.")]
+BatchSizes = Annotated[
+    list[str] | None, typer.Option("--batch-size", "-b", help="Sequences in a batch, several as 1,8.")
+]
+SequenceLengths = Annotated[
+    list[str] | None,
+    typer.Option("--sequence-length", "--seq-len", "-s", help="Tokens in a sequence, several as 16,128."),
+]
+ThreadCounts = Annotated[
+    list[str] | None, typer.Option("--threads", "-n", help="Threads, several as 1,2; default: usable cores.")
+]
+Precisions = Annotated[
+    list[str] | None, typer.Option(help="Also run by fusebert: fp32, bf16, int8, int8-bf16, several as fp32,int8.")
+]
+Quantization = Annotated[bool, typer.Option("--quantization", "-q", help="As --precision int8.")]
+Bfloat16 = Annotated[bool, typer.Option("--bfloat16", help="As --precision bf16; with --quantization, int8-bf16.")]
+Traced = Annotated[bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch, stock and fused.")]
+Batches = Annotated[int, typer.Option(min=1, help="Different batches.")]
+TestTimes = Annotated[
+    int, typer.Option("--test-times", "-t", min=0, help="Times that each is run; 0: about 1000 calls in all.")
+]
+RunTime = Annotated[float | None, typer.Option(help="Seconds to run for instead, for each engine and size.")]
+Warmup = Annotated[
+    float | None, typer.Option(min=0, help="Seconds to run for before; default: a tenth of the run time, or once.")
+]
+Inclusive = Annotated[bool, typer.Option("--inclusive", help="Count the time to convert inputs.")]
+AverageLength = Annotated[
+    int | None,
+    typer.Option("--average-sequence-length", "-a", min=1, help="Visible tokens of a sequence; default: all."),
+]
+RandomLength = Annotated[
+    bool, typer.Option("--random-sequence-length", "-r", help="Let them vary around that, or else around half.")
+]
+OptLevel = Annotated[int, typer.Option(help="ONNX Runtime's optimisation: 0, 1, 2 or 99.")]
+ResultsFolder = Annotated[
+    Path | None, typer.Option(help="Folder for perf_results_*.txt; default: beside the first model.")
+]
+
+
+def _parts(words: list[str] | None) -> tuple[str, ...]:
+    """fp32 int8 or fp32,int8."""
+    return tuple(part for word in words or () for part in word.split(","))
+
+
 def _whole_numbers(words: list[str] | None) -> tuple[int, ...]:
     """1 4 or 1,4."""
     try:
-        return tuple(int(part) for word in words or () for part in word.split(","))
+        return tuple(map(int, _parts(words)))
     except ValueError:
         raise typer.BadParameter(f"whole numbers are expected, such as 1 or 1,8, not {' '.join(words or ())}") from None
 
 
 @app.command(epilog="Example: fusebert bench model.onnx optimized.onnx -b 1,8 -s 128 --precision fp32,int8")
 def bench(
-    models: Annotated[list[Path], typer.Argument(help="Models of any kind; each is run by its own framework.")],
-    batch_size: Annotated[
-        list[str] | None, typer.Option("--batch-size", "-b", help="Sequences in a batch, several as 1,8.")
-    ] = None,
-    sequence_length: Annotated[
-        list[str] | None,
-        typer.Option("--sequence-length", "--seq-len", "-s", help="Tokens in a sequence, several as 16,128."),
-    ] = None,
-    threads: Annotated[
-        list[str] | None, typer.Option("--threads", "-n", help="Threads, several as 1,2; default: usable cores.")
-    ] = None,
-    precision: Annotated[
-        list[str] | None, typer.Option(help="Also run by fusebert: fp32, bf16, int8, int8-bf16, several as fp32,int8.")
-    ] = None,
-    quantization: Annotated[bool, typer.Option("--quantization", "-q", help="As --precision int8.")] = False,
-    bfloat16: Annotated[
-        bool, typer.Option("--bfloat16", help="As --precision bf16; with --quantization, int8-bf16.")
-    ] = False,
-    traced: Annotated[
-        bool, typer.Option("--traced", help="Checkpoints also traced and frozen by torch, stock and fused.")
-    ] = False,
-    samples: Annotated[int, typer.Option(min=1, help="Different batches.")] = 10,
-    test_times: Annotated[
-        int, typer.Option("--test-times", "-t", min=0, help="Times that each is run; 0: about 1000 calls in all.")
-    ] = 0,
-    run_time: Annotated[
-        float | None, typer.Option(help="Seconds to run for instead, for each engine and size.")
-    ] = None,
-    warmup: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to run for before; default: a tenth of the run time, or once.")
-    ] = None,
-    inclusive: Annotated[bool, typer.Option("--inclusive", help="Count the time to convert inputs.")] = False,
-    average_sequence_length: Annotated[
-        int | None,
-        typer.Option("--average-sequence-length", "-a", min=1, help="Visible tokens of a sequence; default: all."),
-    ] = None,
-    random_sequence_length: Annotated[
-        bool, typer.Option("--random-sequence-length", "-r", help="Let them vary around that, or else around half.")
-    ] = False,
-    opt_level: Annotated[int, typer.Option(help="ONNX Runtime's optimisation: 0, 1, 2 or 99.")] = 99,
+    models: Models,
+    batch_size: BatchSizes = None,
+    sequence_length: SequenceLengths = None,
+    threads: ThreadCounts = None,
+    precision: Precisions = None,
+    quantization: Quantization = False,
+    bfloat16: Bfloat16 = False,
+    traced: Traced = False,
+    samples: Batches = 10,
+    test_times: TestTimes = 0,
+    run_time: RunTime = None,
+    warmup: Warmup = None,
+    inclusive: Inclusive = False,
+    average_sequence_length: AverageLength = None,
+    random_sequence_length: RandomLength = False,
+    opt_level: OptLevel = 99,
     seed: Seed = 3,
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
-    output_dir: Annotated[
-        Path | None, typer.Option(help="Folder for perf_results_*.txt; default: beside the first model.")
-    ] = None,
+    output_dir: ResultsFolder = None,
     as_json: Json = False,
 ) -> None:
     """Measure models side by side, in turns: latency, its spread, sequences and real tokens in a second."""
     from fusebert.measure.bench import bench as work
 
-    precisions = [part for word in precision or () for part in word.split(",")]
+    precisions = _parts(precision)
     if quantization or bfloat16:
-        precisions.append("int8-bf16" if quantization and bfloat16 else "int8" if quantization else "bf16")
+        precisions += ("int8-bf16" if quantization and bfloat16 else "int8" if quantization else "bf16",)
     batches, lengths, counts = (_whole_numbers(words) for words in (batch_size, sequence_length, threads))
     told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
     finish(
@@ -142,7 +161,7 @@ def bench(
             models, batches, lengths, counts, output_dir, True,
             samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive,
             average_length=average_sequence_length, random_length=random_sequence_length,
-            precisions=tuple(precisions), traced=traced, level=opt_level, seed=seed, inputs=told,
+            precisions=precisions, traced=traced, level=opt_level, seed=seed, inputs=told,
         ),
     )  # fmt: skip
 
@@ -176,7 +195,7 @@ def accuracy(
     """Score a model on a task: by its own framework, then by fusebert in every precision, on the same texts."""
     from fusebert.measure.accuracy import accuracy as work
 
-    precisions = [part for word in precision for part in word.split(",")] if precision else None
+    precisions = _parts(precision) or None
     told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
     finish(
         as_json,
