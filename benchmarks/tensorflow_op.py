@@ -1,9 +1,9 @@
-"""One BERT classifier in TensorFlow: the SavedModel as exported, and optimised in each precision; then the op alone and
+"""BERT classifiers in TensorFlow: the SavedModel as exported, and optimised in each precision; then the op alone and
 the bare engine on the same rows, which is what the plugin costs. Interleaved in one run, equal threads.
 
-    python benchmarks/tensorflow_op.py [--model minilm|base|large] [--shapes 1x128,8x128] [--precisions fp32,int8]
+    python benchmarks/tensorflow_op.py [--models minilm,base,large] [--shapes 1x128,8x128] [--precisions fp32,int8]
 
-A shape is batch x length; with an r behind it, rows have real lengths (0.41 of the length on average). The model is
+A shape is batch x length; with an r behind it, rows have real lengths (0.41 of the length on average). Models are
 exported once, into build/tensorflow_op, which needs `make build/legacy/.installed`."""
 
 import argparse
@@ -11,13 +11,14 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from models import SIZES, inputs
+from turns import OVERHEAD, SHORT, Bare, in_turns, overhead
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -25,11 +26,10 @@ import tensorflow as tf
 
 import fusebert
 import fusebert.tensorflow
-from fusebert.encoder import Batch, Encoder
+from fusebert.encoder import Encoder
 from fusebert.engine import EncoderEngine, cores, isa, pool
 from fusebert.graph import Array
 from fusebert.match.assemble import read_encoder
-from fusebert.measure.timing import Timing, interleave
 from fusebert.plan import PRECISIONS, make_plan
 from fusebert.quantize import convert_encoder
 from fusebert.report import Report, Table
@@ -97,59 +97,40 @@ def op(encoder: Encoder, precision: str, threads: int) -> Callable[[Array, Array
     return call
 
 
-class Bare:
-    """The op and the engine in one precision, on the same rows."""
-
-    def __init__(self, encoder: Encoder, precision: str, threads: int) -> None:
-        self._op = op(encoder, precision, threads)
-        plan = make_plan(precision, len(encoder.layers))
-        self._engine = EncoderEngine(convert_encoder(encoder, plan), plan, pool(threads))
-        self._hidden = encoder.hidden
-
-    def calls(self, mask: Array) -> tuple[Callable[[], Any], Callable[[], Any]]:
-        """A call of each, which must give the same bits."""
-        rows = np.random.default_rng(0).normal(size=(*mask.shape, self._hidden)).astype(np.float32)
-        batch = Batch.masked(mask, mask.shape, "compute")
-        flat, output = rows.reshape(-1, self._hidden), np.empty_like(rows)
-        inside = partial(self._op, rows, mask[:, None].astype(np.int32))
-        bare = partial(self._engine.run_padded, flat, output.reshape(flat.shape), batch, [])
-        bare()
-        if not np.array_equal(inside(), output):
+def beyond(encoder: Encoder, precision: str, given: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
+    """The op and the engine in one precision on the same rows, for short shapes."""
+    inside = op(encoder, precision, given.threads)
+    plan = make_plan(precision, len(encoder.layers))
+    engine = EncoderEngine(convert_encoder(encoder, plan), plan, pool(given.threads))
+    for shape in SHORT:
+        _, mask = inputs(shape)
+        rows = np.random.default_rng(0).normal(size=(*mask.shape, encoder.hidden)).astype(np.float32)
+        call, bare = partial(inside, rows, mask[:, None].astype(np.int32)), Bare(engine, rows)
+        bare.call()
+        if not np.array_equal(call(), bare.output):
             raise SystemExit("the op and the engine do not give the same bits")
-        return inside, bare
+        yield shape, precision, *overhead(call, bare.call, given.seconds / 6, not given.json)
 
 
-def measure(path: Path, given: argparse.Namespace, folder: Path) -> tuple[Table, ...]:
-    """Times of all models, and of the op beside the engine, at every shape."""
-    tf.config.threading.set_intra_op_parallelism_threads(given.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    precisions = given.precisions.split(",")
-    running = models(path, precisions, given.threads, folder)
+def measure(name: str, given: argparse.Namespace) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Times of a model's forms at every shape, and of the op beside the engine."""
+    path, precisions = export(name), given.precisions.split(",")
+    times: list[tuple[Any, ...]] = []
+    with tempfile.TemporaryDirectory(dir=PLACE) as folder:
+        running = models(path, precisions, given.threads, Path(folder))
+        for shape in given.shapes.split(","):
+            ids, mask = inputs(shape)
+            feeds = {n: tf.constant(a.astype(np.int32)) for n, a in zip(NAMES, (ids, mask, ids * 0), strict=True)}
+            calls = {engine: partial(call, **feeds) for engine, (call, _) in running.items()}
+            timings = in_turns(calls, given.seconds, not given.json)
+            plain = timings["tensorflow"].best
+            times += [
+                (name, shape, engine, round(t.best, 2), round(t.p50, 2), f"{plain / t.best:.2f}x")
+                for engine, t in timings.items()
+            ]
     finding = fusebert.find(fusebert.read(path))
     encoder = read_encoder(finding.raised, finding.encoders[0])
-    bare = {precision: Bare(encoder, precision, given.threads) for precision in precisions}
-    whole, alone = [], []
-    for shape in given.shapes.split(","):
-        ids, mask = inputs(shape)
-        feeds = {name: tf.constant(a.astype(np.int32)) for name, a in zip(NAMES, (ids, mask, ids * 0), strict=True)}
-        calls: dict[str, Callable[[], Any]] = {n: partial(call, **feeds) for n, (call, _) in running.items()}
-        for precision, one in bare.items():
-            calls[f"op {precision}"], calls[f"engine {precision}"] = one.calls(mask)
-        timings = interleave(calls, given.rounds, show=not given.json)
-        plain = timings["tensorflow"].best
-        whole += [(shape, n, *_times(timings[n]), f"{plain / timings[n].best:.2f}x") for n in running]
-        for precision in precisions:
-            inside, engine = timings[f"op {precision}"].best, timings[f"engine {precision}"].best
-            alone.append((shape, precision, round(inside, 2), round(engine, 2), round(100 * (inside / engine - 1), 1)))
-    columns = ("shape", "engine", "best_ms", "p90_ms", "against tensorflow")
-    return (
-        Table("models", columns, tuple(whole)),
-        Table("op_and_engine", ("shape", "precision", "op_ms", "engine_ms", "overhead_percent"), tuple(alone)),
-    )
-
-
-def _times(timing: Timing) -> tuple[float, float]:
-    return round(timing.best, 2), round(timing.p90, 2)
+    return times, [(name, *row) for precision in precisions for row in beyond(encoder, precision, given)]
 
 
 def main() -> None:
@@ -157,16 +138,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--model", choices=SIZES, default="base")
+    parser.add_argument("--models", default="minilm,base", help=f"of {', '.join(SIZES)}")
     parser.add_argument("--shapes", default="1x128,8x128")
     parser.add_argument("--precisions", default=",".join(p for p in PRECISIONS if p != "int8-bf16"))
     parser.add_argument("--threads", type=int, default=cores())
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=25, help="for a shape; three rounds are made in any case")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=PLACE if PLACE.is_dir() else None) as folder:
-        tables = measure(export(given.model), given, Path(folder))
-    facts = {"model": given.model, "threads": given.threads, "instruction_set": isa()}
+    tf.config.threading.set_intra_op_parallelism_threads(given.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    times, spent = [], []
+    for name in given.models.split(","):
+        found = measure(name, given)
+        times += found[0]
+        spent += found[1]
+    columns = ("model", "shape", "engine", "best_ms", "p50_ms", "against tensorflow")
+    tables = (
+        Table("models", columns, tuple(times)),
+        Table("the_op_beyond_the_bare_engine", ("model", *OVERHEAD), tuple(spent)),
+    )
+    facts = {"threads": given.threads, "instruction_set": isa()}
     show(Report("the op inside TensorFlow, interleaved", facts, tables), given.json)
 
 
