@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from fusebert.graph import Graph, Node
 from fusebert.match.layer import Match, Miss, Search, pattern
 from fusebert.match.lift import lift
-from fusebert.match.lift.lifting import Lifted, numbers_read
+from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.results import numbers_read
 from fusebert.match.mask import Mask, Masks
 from fusebert.match.meaning import Row, recognise
 from fusebert.match.probe import make_probes

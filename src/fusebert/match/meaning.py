@@ -12,7 +12,8 @@ import numpy as np
 from fusebert.graph import Array, Graph, Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
-from fusebert.match.lift.lifting import ELEMENTWISE, LAST, meaning
+from fusebert.match.lift.known import LAST
+from fusebert.match.lift.results import ELEMENTWISE, meaning
 from fusebert.ops import ACTIVATIONS, Numpy
 
 _ROWWISE = frozenset(("mean", "sum", "max", "min"))

@@ -11,7 +11,8 @@ from fusebert.errors import FusebertError
 from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis
-from fusebert.match.lift.lifting import ELEMENTWISE, Lifted, numbers_read
+from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.results import ELEMENTWISE, numbers_read
 from fusebert.match.mask import Mask, visible
 from fusebert.match.trials import Trials
 

@@ -13,7 +13,8 @@ from fusebert.errors import FusebertError
 from fusebert.graph import Array, Graph, Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Size
-from fusebert.match.lift.lifting import SHAPE_ONLY, Lifted, numbers_read
+from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.results import SHAPE_ONLY, numbers_read
 from fusebert.match.limits import refuse_large
 from fusebert.match.probe import Probe
 from fusebert.ops import evaluate

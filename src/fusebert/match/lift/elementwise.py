@@ -9,7 +9,8 @@ from fusebert.graph import Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
 from fusebert.match.lift import quantized
-from fusebert.match.lift.lifting import ELEMENTWISE, Lifting
+from fusebert.match.lift.lifting import Lifting
+from fusebert.match.lift.results import ELEMENTWISE
 
 
 def elementwise(lifting: Lifting, node: Node) -> bool:

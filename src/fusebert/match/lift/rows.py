@@ -5,7 +5,8 @@ from __future__ import annotations
 from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis, Group, View
-from fusebert.match.lift.lifting import LAST, Lifting
+from fusebert.match.lift.known import LAST
+from fusebert.match.lift.lifting import Lifting
 
 
 def last(lifting: Lifting, view: View, places: list[int]) -> tuple[str, tuple[Group, ...]] | None:
