@@ -76,7 +76,7 @@ def _aligned(array: Array) -> Array:
     """The array, copied where its elements do not begin at multiples of their size, as those of a file may."""
     if array.flags.aligned:
         return array
-    copy = array.copy()
+    copy = array.copy("K")
     release(array)
     return copy
 
