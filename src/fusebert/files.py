@@ -130,24 +130,31 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A folder beside `path` to make it in, gone at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    try:
+        yield folder
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise FusebertError(f"{path} exists; choose another place or allow overwriting")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    try:
+    with folder_beside(path) as made:
         yield made
         made.chmod(0o777 & ~_umask())
         _put_in_place(made, path)
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 def _put_in_place(made: Path, path: Path) -> None:

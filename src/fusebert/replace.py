@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.files import folder_beside
 from fusebert.formats.onnx_write import outline
 from fusebert.formats.tensorflow_write import copy_rest
 from fusebert.match.find import Found
@@ -49,7 +50,7 @@ def replace_encoders(
         raise FusebertError(f"{out} exists; choose another place or allow overwriting")
     if out.resolve() == path.resolve():
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
-    with _beside(out) as folder:
+    with folder_beside(out) as folder:
         made = folder / out.name
         with progress("finding and replacing", None, show_progress):
             rewritten = _REWRITERS[target](path, made, wanted)
@@ -172,22 +173,6 @@ def _where(found: Found) -> str:
 def _bytes(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A folder beside `out`, gone at the end."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise FusebertError(f"{out} cannot be written: {error}") from None
-    try:
-        yield folder
-    except OSError as error:
-        raise FusebertError(f"{out} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _put_in_place(folder: Path, out: Path) -> None:
