@@ -148,9 +148,10 @@ class Batch:
         if mask is None:
             return Batch(offsets, full, shape)
         mask = as_array("attention_mask", mask)
+        if mask.shape == shape and (mask == 1).all():
+            return Batch(offsets, full, shape)
         if mask.ndim in (1, 2):
-            visible = _rows_mask(mask, shape)
-            return Batch(offsets, full, shape) if visible.all() else _compacted(visible, shape, hidden_rows)
+            return _compacted(_rows_mask(mask, shape), shape, hidden_rows)
         bias = np.broadcast_to(_additive(mask, shape, heads), (sequences, heads, length, length))
         return Batch(offsets, full, shape, bias=bias)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,27 @@ _ACTIVATIONS = {"identity": 0, "gelu_erf": 1, "gelu_tanh": 2, "gelu_quick": 3, "
 Observer = Callable[[int, int, Array], None]
 
 
-@contextmanager
-def _told(where: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise FusebertError(f"{where}: {error}" if where else str(error)) from None
-    except MemoryError:
-        raise FusebertError(f"{where}: not enough memory") from None
+class _Told:
+    """Errors of the core as FusebertErrors that say where. Written out, for it is entered several times in a call."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise FusebertError(f"{self._where}: {error}" if self._where else str(error)) from None
+        if isinstance(error, MemoryError):
+            raise FusebertError(f"{self._where}: not enough memory") from None
 
 
 def pool(threads: int | None = None) -> _native.Pool:
     """Threads to run on: as many as this process may use, unless told."""
     if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= 1024):
         raise FusebertError(f"threads: a whole number from 1 to 1024 is expected, not {threads!r:.40}")
-    with _told("threads"):
+    with _Told("threads"):
         return _native.Pool(threads or 0)
 
 
@@ -54,7 +59,7 @@ def cores() -> int:
 
 def isa() -> str:
     """The instruction set in use: FUSEBERT_ISA, or the best of this machine."""
-    with _told(""):
+    with _Told(""):
         return str(_native.isa())
 
 
@@ -117,7 +122,7 @@ class EncoderEngine:
 
     def __init__(self, encoder: Encoder, plan: Plan, pool: _native.Pool) -> None:
         self._layers, self._pool = len(encoder.layers), pool
-        with _told("encoder"):
+        with _Told("encoder"):
             dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
             self._native = _native.Encoder(encoder.hidden, dicts, pool)
         for _, array in encoder.weights():
@@ -141,7 +146,7 @@ class EncoderEngine:
         `profile` gains seconds per step; `observer(layer, product, inputs)` sees the input rows of every product."""
         output = np.empty_like(rows)
         states = [np.empty_like(rows) for _ in range(self._layers)] if hidden_states else []
-        with _told("encoder"):
+        with _Told("encoder"):
             self._native.run(
                 rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, hidden_states=states,
                 profile=profile, observer=observer,
@@ -154,7 +159,7 @@ class EncoderEngine:
         """All rows of a padded batch `[sequences * length, hidden]` in; the rows that the batch keeps are written to
         the same places of `output` and, after every layer, of `states`, if there are any. Nothing is copied."""
         index = None if len(batch.index) == len(rows) else batch.index
-        with _told("encoder"):
+        with _Told("encoder"):
             self._native.run(
                 rows, output, batch.offsets, pool or self._pool, visible=batch.visible, bias=batch.bias,
                 hidden_states=states, index=index,
@@ -166,7 +171,7 @@ class DenseEngine:
 
     def __init__(self, dense: Dense, precision: str, pool: _native.Pool, name: str) -> None:
         self._pool, self._name = pool, name
-        with _told(name):
+        with _Told(name):
             norm = None if dense.norm is None else _norm(dense.norm)
             activation = _ACTIVATIONS[dense.activation]
             self._native = _native.Dense(
@@ -180,7 +185,7 @@ class DenseEngine:
 
     def run(self, rows: Array) -> Array:
         """Rows in, rows out."""
-        with _told(self._name):
+        with _Told(self._name):
             output = np.empty((len(rows), self._native.outputs), np.float32)
             self._native.run(np.ascontiguousarray(rows), output, self._pool)
         return output
@@ -194,7 +199,7 @@ class Engine:
         _check_tables(network.embeddings)
         e = network.embeddings
         self._width = e.word.shape[1]
-        with _told("embeddings"):
+        with _Told("embeddings"):
             kind = None if e.kind is None else _matrix(e.kind)
             self._embedding = _native.Embedding(_matrix(e.word), _matrix(e.position), kind, _norm(e.norm))
         project = network.embeddings.project
@@ -220,7 +225,7 @@ class Engine:
     def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
         """One row per token; all arguments are flat int64."""
         rows = np.empty((len(ids), self._width), np.float32)
-        with _told("input"):
+        with _Told("input"):
             self._embedding.run(ids, positions, kinds, rows, self._pool)
         return rows if self._project is None else self._project.run(rows)
 
@@ -251,6 +256,6 @@ def _check_tables(embeddings: Embeddings) -> None:
 def quantize(weight: Array) -> tuple[Array, Array]:
     """A float weight `[outputs, inputs]` as int8 values and their scales per output."""
     values, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
-    with _told("quantize"):
+    with _Told("quantize"):
         _native.quantize(_matrix(weight), values, scales, pool())
     return values, scales

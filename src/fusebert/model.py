@@ -288,7 +288,7 @@ class Model:
                 raise FusebertError(f"token_type_ids: a {self.network.family} model has no token types")
             kinds = None
         elif kinds is None:
-            kinds = np.zeros_like(ids)
+            kinds = np.zeros(ids.shape, np.int64)
         places = positions(embeddings, ids).ravel()[batch.index]
         if ids.shape[1] > embeddings.longest and places.max(initial=0) >= len(embeddings.position):
             raise FusebertError(

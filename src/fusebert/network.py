@@ -104,9 +104,11 @@ def _norm_weights(name: str, norm: Norm) -> Iterator[tuple[str, Array]]:
 def positions(embeddings: Embeddings, input_ids: Array) -> Array:
     """The position of every token of a padded batch `[sequences, length]`."""
     if embeddings.padding_id is None:
-        return np.zeros_like(input_ids, np.int64) + np.arange(input_ids.shape[1])
-    real = input_ids != embeddings.padding_id
-    counted: Array = np.cumsum(real, axis=1, dtype=np.int64) * real + embeddings.padding_id
+        counted: Array = np.empty(input_ids.shape, np.int64)
+        counted[:] = np.arange(input_ids.shape[1])
+    else:
+        real = input_ids != embeddings.padding_id
+        counted = np.cumsum(real, axis=1, dtype=np.int64) * real + embeddings.padding_id
     return counted
 
 
