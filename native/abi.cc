@@ -123,12 +123,21 @@ void fb_embedding::run(int64_t rows, const int64_t* ids, const int64_t* position
   });
 }
 
-fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error) {
+namespace {
+fb_status make_pool(int32_t threads, fb_parallel parallel, fb_pool** pool, fb_error* error) {
   return guard(error, [&] {
     need(pool, "pool");
     if (threads < 0 || threads > 1024) throw Invalid("%d threads; give 1 to 1024, or 0 for all usable cores", threads);
-    *pool = new fb_pool(threads ? threads : usable_cores(""));
+    *pool = new fb_pool(threads ? threads : usable_cores(""), parallel);
   });
+}
+}  // namespace
+
+fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error) {
+  return make_pool(threads, nullptr, pool, error);
+}
+fb_status fb_pool_borrow(int32_t threads, fb_parallel parallel, fb_pool** pool, fb_error* error) {
+  return make_pool(threads, parallel, pool, error);
 }
 int32_t fb_pool_threads(const fb_pool* pool) { return pool ? pool->threads() : 1; }
 void fb_pool_destroy(fb_pool* pool) {

@@ -232,11 +232,12 @@ void Encoder::run(const fb_run& run) const {
   if (run.hidden_state_count && (run.hidden_state_count != static_cast<int32_t>(layers_.size()) || !run.hidden_states))
     throw Invalid("hidden_states needs one array for each of the %d layers", static_cast<int>(layers_.size()));
 
-  const Pool::Turn turn(run.observer ? nullptr : run.pool);
-  for (int64_t first = 0, last; first < run.sequences; first = last) {
-    for (last = first + 1; last < run.sequences && run.offsets[last + 1] - run.offsets[first] <= kWaveRows;) ++last;
-    Wave(*this, run, turn, first, last).run();
-  }
+  Pool::call(run.observer ? nullptr : run.pool, run.host, [&](const Pool::Turn& turn) {
+    for (int64_t first = 0, last; first < run.sequences; first = last) {
+      for (last = first + 1; last < run.sequences && run.offsets[last + 1] - run.offsets[first] <= kWaveRows;) ++last;
+      Wave(*this, run, turn, first, last).run();
+    }
+  });
   if (run.profile) ++run.profile->calls;
 }
 

@@ -88,6 +88,11 @@ typedef struct fb_encoder_spec {
  * asked for means the calling thread alone. threads = 0: as many as fb_cores says. */
 typedef struct fb_pool fb_pool;
 FB_API fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error);
+/* A pool without threads of its own: inside a framework that has some, which may still spin from its last operator, a
+ * second set would only be in their way. parallel calls task(data) up to `count` times, side by side where it can, and
+ * returns when all have returned; host is what a call has in fb_run. Calls without a host run on their own thread. */
+typedef void (*fb_parallel)(void* host, int32_t count, void (*task)(void* data), void* data);
+FB_API fb_status fb_pool_borrow(int32_t threads, fb_parallel parallel, fb_pool** pool, fb_error* error);
 FB_API int32_t fb_pool_threads(const fb_pool* pool);
 FB_API void fb_pool_destroy(fb_pool* pool); /* does nothing in a forked child, where the threads are not */
 
@@ -140,6 +145,7 @@ typedef struct fb_run {
   fb_pool* pool;
   fb_profile* profile;
   const fb_observer* observer; /* runs on the calling thread alone */
+  void* host;                  /* whose threads a borrowed pool uses */
 } fb_run;
 FB_API fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* run, fb_error* error);
 

@@ -1,8 +1,10 @@
 #include "gemm.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "error.h"
 #include "halves.h"
@@ -12,7 +14,7 @@ namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond every model, far below overflow
 constexpr int64_t kLongestSum = 65536;          // inputs whose byte products surely fit 32 bits
-constexpr int64_t kFewRows = 16;                // per thread; with fewer, threads share columns instead of rows
+constexpr int64_t kStrips = 8;                  // for each thread, so that one which is slowed down takes fewer
 
 template <class T, class Convert>
 void read_as(const fb_matrix& matrix, int64_t row, float* to, Convert convert) {
@@ -175,47 +177,75 @@ int64_t Product::bytes() const {
          round_up(outputs_, gemm_->vector) * (quantized_ ? 12 : 4);
 }
 
-void Product::multiply(const Rows& rows, int64_t first_row, int64_t count, int64_t first_panel, int64_t last_panel,
-                       Arena& arena) const {
-  const float* in = rows.in + first_row * rows.in_stride;
-  Epilogue epilogue = rows.epilogue;
-  epilogue.bias = bias_.get();
-  epilogue.out += first_row * epilogue.out_stride;
-  if (epilogue.residual) epilogue.residual += first_row * epilogue.residual_stride;
-  const PackedWeights weights{weights_.get(), inputs_, outputs_, scale_.get(), sum_.get()};
-  const int64_t padded = round_up(inputs_, gemm_->group);
-  auto* data = arena.take<uint8_t>(count * padded * gemm_->input_bytes);
-  auto* scale = arena.take<float>(count);
-  auto* zero = arena.take<int32_t>(count);
-  gemm_->prepare(in, rows.in_stride, count, inputs_, factors_.get(), range_, data, scale, zero);
-  gemm_->multiply({data, scale, zero}, count, weights, first_panel, last_panel, epilogue);
-}
-
+// Rows go through in blocks: a block is prepared in shares, multiplied in strips of columns, and finished in shares.
+// Threads take these tasks in order, and a task waits for those it needs, which were taken before. So no thread rests
+// for longer than a task takes, even if one is slowed down; and of the weights that a block meets, each is read by one
+// thread alone.
 void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish) const {
   if (rows.count == 0) return;
-  const int64_t threads = turn.threads(), all = panels(*gemm_, outputs_);
-  if (rows.count >= kFewRows * threads || threads == 1) {
-    // Equal blocks for all threads, of whole tiles.
-    const int64_t rounds = (rows.count + threads * kBlockRows - 1) / (threads * kBlockRows), tasks = rounds * threads;
-    const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
-    const auto begin = [&](int64_t task) { return std::min(tiles * task / tasks * gemm_->tile_rows, rows.count); };
-    turn.run(tasks, [&](int64_t task, Arena& arena) {
-      const int64_t first = begin(task), count = begin(task + 1) - first;
-      if (count == 0) return;
-      multiply(rows, first, count, 0, all, arena);
-      if (finish) finish(first, count);
-    });
-    return;
-  }
-  const int64_t share = (all + threads - 1) / threads;
-  turn.run((all + share - 1) / share, [&](int64_t task, Arena& arena) {
-    for (int64_t first = 0; first < rows.count; first += kBlockRows) {
-      const Arena::Scope block(arena);
-      multiply(rows, first, std::min(kBlockRows, rows.count - first), task * share, std::min(all, (task + 1) * share),
-               arena);
+  const Arena::Scope scope(turn.arena());
+  const int64_t shares = turn.threads(), all = panels(*gemm_, outputs_);
+  const int64_t strips = shares == 1 ? 1 : std::min(all, kStrips * shares);
+  const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
+  const int64_t most = kBlockRows / gemm_->tile_rows, blocks = (tiles + most - 1) / most;
+  const auto begin = [&](int64_t block, int64_t share) {
+    return std::min(tiles * (block * shares + share) / (blocks * shares) * gemm_->tile_rows, rows.count);
+  };
+
+  struct Block {
+    std::atomic<int64_t> prepared{0}, multiplied{0};  // shares, strips
+  };
+  Block* const state = turn.arena().take<Block>(blocks);
+  std::uninitialized_default_construct_n(state, blocks);
+  struct Inputs {
+    uint8_t* data;
+    float* scale;
+    int32_t* zero;
+  } places[2];  // a block is prepared while the one before it is still being multiplied
+  const int64_t row_bytes = round_up(inputs_, gemm_->group) * gemm_->input_bytes;
+  for (Inputs& place : places)
+    place = {turn.arena().take<uint8_t>(kBlockRows * row_bytes), turn.arena().take<float>(kBlockRows),
+             turn.arena().take<int32_t>(kBlockRows)};
+
+  const auto prepare = [&](int64_t block, int64_t share) {
+    if (block >= 2) wait_until([&] { return state[block - 2].multiplied.load(std::memory_order_acquire) == strips; });
+    const int64_t first = begin(block, share), at = first - begin(block, 0);
+    const Inputs& place = places[block % 2];
+    gemm_->prepare(rows.in + first * rows.in_stride, rows.in_stride, begin(block, share + 1) - first, inputs_,
+                   factors_.get(), range_, place.data + at * row_bytes, place.scale + at, place.zero + at);
+    state[block].prepared.fetch_add(1, std::memory_order_release);
+  };
+  const PackedWeights weights{weights_.get(), inputs_, outputs_, scale_.get(), sum_.get()};
+  const auto multiply = [&](int64_t block, int64_t strip) {
+    wait_until([&] { return state[block].prepared.load(std::memory_order_acquire) == shares; });
+    const int64_t first = begin(block, 0);
+    const Inputs& place = places[block % 2];
+    Epilogue epilogue = rows.epilogue;
+    epilogue.bias = bias_.get();
+    epilogue.out += first * epilogue.out_stride;
+    if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
+    gemm_->multiply({place.data, place.scale, place.zero}, begin(block + 1, 0) - first, weights, all * strip / strips,
+                    all * (strip + 1) / strips, epilogue);
+    state[block].multiplied.fetch_add(1, std::memory_order_release);
+  };
+  const auto complete = [&](int64_t block, int64_t share) {
+    wait_until([&] { return state[block].multiplied.load(std::memory_order_acquire) == strips; });
+    const int64_t first = begin(block, share);
+    finish(first, begin(block, share + 1) - first);
+  };
+
+  // A block is finished when the next is prepared, so that nobody waits for its last strips.
+  const int64_t tasks = shares + shares + strips;
+  turn.run((blocks + 1) * tasks, [&](int64_t task, Arena&) {
+    const int64_t block = task / tasks, number = task % tasks;
+    if (number >= 2 * shares) {
+      if (block < blocks) multiply(block, number - 2 * shares);
+    } else if (number < shares) {
+      if (block < blocks) prepare(block, number);
+    } else if (block > 0 && finish) {
+      complete(block - 1, number - shares);
     }
   });
-  if (finish) finish(0, rows.count);
 }
 
 }  // namespace fusebert

@@ -1,7 +1,7 @@
 // The seam between the encoder's steps and the kernels: weights packed once, products with their epilogues behind them.
 //
-// A Product is y = finish(activation(x Wᵀ + b) + residual). Rows are split over the threads in blocks that stay in
-// cache from the preparation of the inputs to the last epilogue; when rows are few, columns are split instead.
+// A Product is y = finish(activation(x Wᵀ + b) + residual). Rows go through in blocks that stay in cache from the
+// preparation of the inputs to the last epilogue; threads share the columns of a block.
 #pragma once
 #include <functional>
 #include <span>
@@ -36,8 +36,6 @@ class Product {
 
  private:
   void take_input_scales(std::span<const fb_linear> parts, const std::string& name);
-  void multiply(const Rows& rows, int64_t first_row, int64_t count, int64_t first_panel, int64_t last_panel,
-                Arena& arena) const;
 
   const Gemm* gemm_;
   int64_t inputs_ = 0, outputs_ = 0;

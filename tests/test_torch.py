@@ -513,6 +513,35 @@ def test_threads_at_the_same_time(pair):
     assert not wrong
 
 
+def test_it_runs_on_torchs_own_threads_but_not_in_a_forked_child(folders):
+    """Others would compete with them: OpenMP's threads spin after every operator. A child has none of them."""
+    script = """
+import os, sys, torch, transformers
+import fusebert.torch
+torch.set_num_threads(2)
+ids = torch.arange(120).view(2, 60)
+def threads():
+    return len(os.listdir("/proc/self/task"))
+def made(**settings):
+    return fusebert.torch.optimize(transformers.AutoModel.from_pretrained(sys.argv[1]), **settings)
+with torch.no_grad():
+    torch.rand(2000, 500) @ torch.rand(500, 500)
+    plain, three = made(), made(threads=3)
+    before = threads()
+    first = plain(ids)[0]
+    packing = 1  # a thread beside this one packed the weights
+    assert threads() == before + packing, (before, threads())
+    assert torch.equal(three(ids)[0], first) and threads() == before + packing + 2, (before, threads())
+    rows = plain.embeddings(ids)
+    last = plain.encoder(rows)[0]
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if torch.equal(plain.encoder(rows)[0], last) else 1)  # torch itself would wait for ever
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script, str(folders("bert"))], check=True, timeout=100)
+
+
 def test_inside_someones_own_module(folders):
     class Twice(nn.Module):
         """Two encoders, and a mean that does not heed the mask."""

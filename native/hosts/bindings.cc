@@ -84,13 +84,22 @@ Value get(const nb::dict& dict, const char* key) {
   return nb::cast<Value>(dict[key]);
 }
 
+// OpenMP's threads, which GOMP_parallel (libgomp's, also in other OpenMP libraries) sets to work.
+void with_openmp(void* gomp_parallel, int32_t count, void (*task)(void*), void* data) {
+  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+  reinterpret_cast<Parallel>(gomp_parallel)(task, data, static_cast<unsigned>(count), 0);
+}
+
 struct Pool {
-  explicit Pool(int threads) {
-    call([&](fb_error* error) { return fb_pool_create(threads, &handle, error); });
+  Pool(int threads, std::optional<uintptr_t> gomp_parallel) : host(reinterpret_cast<void*>(gomp_parallel.value_or(0))) {
+    call([&](fb_error* error) {
+      return host ? fb_pool_borrow(threads, with_openmp, &handle, error) : fb_pool_create(threads, &handle, error);
+    });
   }
   ~Pool() { fb_pool_destroy(handle); }
   Pool(const Pool&) = delete;
   fb_pool* handle = nullptr;
+  void* host;
 };
 
 struct Encoder {
@@ -165,7 +174,7 @@ struct Encoder {
     }
     run.hidden_states = states.data();
     run.hidden_state_count = static_cast<int32_t>(states.size());
-    run.pool = pool.handle;
+    run.pool = pool.handle, run.host = pool.host;
     fb_profile steps{sizeof steps, 0, {}};
     if (profile) run.profile = &steps;
     // What the observer raises waits until the call is over: no exception crosses the C ABI.
@@ -285,9 +294,9 @@ std::vector<std::string> names(const F& name) {
 
 NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // a model that is still in use when Python ends is no leak
-  nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def_prop_ro("threads", [](const Pool& p) {
-    return fb_pool_threads(p.handle);
-  });
+  nb::class_<Pool>(m, "Pool")
+      .def(nb::init<int, std::optional<uintptr_t>>(), nb::arg("threads"), nb::arg("gomp_parallel") = nb::none())
+      .def_prop_ro("threads", [](const Pool& p) { return fb_pool_threads(p.handle); });
   nb::class_<Encoder>(m, "Encoder")
       .def(nb::init<int, const std::vector<nb::dict>&, Pool&>())
       .def_prop_ro("bytes", [](const Encoder& e) { return fb_encoder_bytes(e.handle); })

@@ -51,15 +51,21 @@ FB_INLINE void zip_rows(vi* rows) {
 FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
   int64_t g = 0;
   if (height == kTileRows) {
-    for (; g + kLanes <= groups; g += kLanes) {
-      vi rows[kTileRows];
+    constexpr int kZipped = kTileRows == 6 ? 8 : kTileRows;
+    for (; g + kLanes <= groups; g += kLanes, to += kLanes * kTileRows) {
+      vi rows[kZipped] = {};
       for (int r = 0; r < kTileRows; ++r) rows[r] = load<vi>(from + r * stride + g);
-      zip_rows<kTileRows>(rows);
-      for (int r = 0; r < kTileRows; ++r) store(to + g * kTileRows + r * kLanes, rows[r]);
+      zip_rows<kZipped>(rows);
+      if constexpr (kZipped == kTileRows) {
+        for (int r = 0; r < kZipped; ++r) store(to + r * kLanes, rows[r]);
+      } else {  // a vector is a group of 8 rows, two of them not there: the next one covers these
+        for (int r = 0; r < kZipped - 1; ++r) store(to + r * kTileRows, rows[r]);
+        std::memcpy(to + (kZipped - 1) * kTileRows, &rows[kZipped - 1], kTileRows * sizeof *to);
+      }
     }
   }
   for (; g < groups; ++g)
-    for (int64_t r = 0; r < height; ++r) store(to + g * height + r, load<int32_t>(from + r * stride + g));
+    for (int64_t r = 0; r < height; ++r) store(to++, load<int32_t>(from + r * stride + g));
 }
 
 // Converts rows by convert(row, first_input, last_input, to), some inputs of a tile at a time, and interleaves them.

@@ -9,10 +9,13 @@
 
 namespace fusebert::FB_ISA {
 
+// Rows and vectors of a tile: with a vector of weights for each column and one for the inputs, all registers.
 #if FB_LANES == 16
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 8, kTileVectors = 3;
+#elif FB_LANES == 8
+constexpr int kTileRows = 6, kTileVectors = 2;
 #else
-constexpr int kTileRows = 4;
+constexpr int kTileRows = 4, kTileVectors = 3;
 #endif
 
 struct F32 {
@@ -20,7 +23,7 @@ struct F32 {
   using Weight = float;  // as it is packed
   using Held = float;    // as it is multiplied
   using Sum = vf;
-  static constexpr int kGroup = 1, kVectors = 3;
+  static constexpr int kGroup = 1, kVectors = kTileVectors;
   FB_INLINE vf input(const float* x) { return splat(*x); }
   FB_INLINE vf weight(const float* w) { return load<vf>(w); }
   FB_INLINE vf add(vf sum, vf x, vf w) { return sum + x * w; }
@@ -32,7 +35,7 @@ struct Bf16 {
   using Weight = uint16_t;
   using Held = uint16_t;
   using Sum = vf;
-  static constexpr int kGroup = 2, kVectors = 3;
+  static constexpr int kGroup = 2, kVectors = kTileVectors;
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
@@ -52,7 +55,7 @@ struct S8 {
   using Weight = int8_t;
   using Held = int8_t;
   using Sum = vi;
-  static constexpr int kGroup = 4, kVectors = 3;
+  static constexpr int kGroup = 4, kVectors = kTileVectors;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
@@ -91,7 +94,7 @@ template <class P>
 constexpr int kPanel = P::kVectors * kLanes;
 // Groups of inputs that are summed at a time: so much of a panel stays in the first-level cache while rows pass by.
 template <class P>
-constexpr int kSlice = 24 * 1024 / (4 * kPanel<P>);
+constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + kTileRows));
 
 constexpr int kStride = 4;  // groups from one fetch of memory to the next
 

@@ -39,12 +39,13 @@ class _Told:
             raise FusebertError(f"{self._where}: not enough memory") from None
 
 
-def pool(threads: int | None = None) -> _native.Pool:
-    """Threads to run on: as many as this process may use, unless told."""
+def pool(threads: int | None = None, gomp_parallel: int | None = None) -> _native.Pool:
+    """Threads to run on: as many as this process may use, unless told. With the address of OpenMP's GOMP_parallel,
+    encoders run on OpenMP's threads."""
     if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= 1024):
         raise FusebertError(f"threads: a whole number from 1 to 1024 is expected, not {threads!r:.40}")
     with _Told("threads"):
-        return _native.Pool(threads or 0)
+        return _native.Pool(threads or 0, gomp_parallel)
 
 
 def folder() -> Path:

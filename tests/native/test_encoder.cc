@@ -1,6 +1,7 @@
 // Tests of the C ABI alone, made to run under sanitizers: every instruction set this machine has, against the textbook
 // formulas in double precision.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -573,6 +574,55 @@ void test_concurrent_calls(fb_pool* pool) {
   fb_encoder_destroy(encoder);
 }
 
+// A host may lend its threads at once, late, one after the other, too many or none at all: the answer is the same.
+void test_threads_of_a_host() {
+  using Lend = void (*)(int32_t count, void (*task)(void*), void* data);
+  const Lend at_once = [](int32_t count, void (*task)(void*), void* data) {
+    std::vector<std::thread> threads;
+    for (int32_t i = 1; i < count; ++i) threads.emplace_back(task, data);
+    task(data);
+    for (auto& thread : threads) thread.join();
+  };
+  const Lend late = [](int32_t, void (*task)(void*), void* data) {
+    std::thread thread([&] { std::this_thread::sleep_for(std::chrono::milliseconds(1)), task(data); });
+    task(data);
+    thread.join();
+  };
+  const Lend in_turn = [](int32_t count, void (*task)(void*), void* data) {
+    for (int32_t i = 0; i < count + 2; ++i) task(data);
+  };
+  const Lend none = [](int32_t, void (*)(void*), void*) {};
+
+  fb_pool* pool = nullptr;
+  const fb_parallel parallel = [](void* host, int32_t count, void (*task)(void*), void* data) {
+    (*static_cast<const Lend*>(host))(count, task, data);
+  };
+  CHECK(fb_pool_borrow(3, parallel, &pool, nullptr) == FB_OK && fb_pool_threads(pool) == 3);
+  const Model model(kShapes[0]);
+  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  const std::vector<int64_t> offsets{0, 40, 41, 250};
+  const Floats input = noise(static_cast<size_t>(250 * model.shape.hidden), 1);
+  Floats want;
+  fb_run run = batch(offsets, input, want, nullptr);
+  CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+  const auto same = [&](const Lend* host) {
+    Floats output;
+    fb_run own = batch(offsets, input, output, pool);
+    own.host = const_cast<Lend*>(host);
+    return fb_encoder_run(encoder, &own, nullptr) == FB_OK && output == want;
+  };
+  for (const Lend* host : {&at_once, &late, &in_turn, &none, static_cast<const Lend*>(nullptr)}) CHECK(same(host));
+  std::vector<std::thread> callers;
+  std::vector<int> wrong(4);
+  for (size_t t = 0; t < wrong.size(); ++t)
+    callers.emplace_back([&, t] {
+      for (int i = 0; i < 5; ++i) wrong[t] += !same(t % 2 ? &at_once : &late);
+    });
+  for (auto& caller : callers) caller.join();
+  for (const int count : wrong) CHECK(count == 0);
+  fb_encoder_destroy(encoder), fb_pool_destroy(pool);
+}
+
 void test_forced_isa() {
   fb_error error{};
   const char* name = nullptr;
@@ -612,6 +662,7 @@ int main(int count, char** names) {
       fb_pool_destroy(pool);
     }
     test_more_threads_than_blocks_of_rows();
+    test_threads_of_a_host();
   }
   where = "any";
   test_forced_isa();

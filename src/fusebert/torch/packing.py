@@ -5,6 +5,7 @@ versions, which a change in place raises. The originals are read where they are;
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
@@ -63,6 +64,7 @@ _Key = tuple[int, Recipe]
 _cache: dict[_Key, list[_Packed]] = {}
 _watched: set[_Key] = set()  # whose memory will tell when it goes
 _lock = threading.RLock()
+_HOME = os.getpid()  # a forked child has none of the threads that OpenMP started here
 _version = attrgetter("_version")
 _item = methodcaller("item")
 
@@ -102,13 +104,29 @@ def packed_bytes() -> int:
 
 
 def thread_pool(threads: int) -> Any:
-    """The pool of that many threads; of 0, as many as torch uses and this process may."""
-    return _pool(threads or max(1, min(torch.get_num_threads(), _cores())), os.getpid())
+    """The pool of that many threads; of 0, as many as torch uses and this process may. Where these are as many as
+    torch's own they are torch's own, for those spin after each operator and would be in the way of others."""
+    count = threads or _usable()
+    return _pool(count, os.getpid(), count == torch.get_num_threads())
 
 
 @cache
-def _pool(threads: int, _process: int) -> Any:
-    return pool(threads)
+def _pool(threads: int, process: int, as_torch: bool) -> Any:
+    return pool(threads, _gomp_parallel() if as_torch and process == _HOME else None)
+
+
+def _gomp_parallel() -> int | None:
+    """Where torch's OpenMP begins parallel work; None if torch has none."""
+    if "parallel backend: OpenMP" not in torch.__config__.parallel_info():
+        return None
+    try:
+        return ctypes.cast(ctypes.CDLL(None).GOMP_parallel, ctypes.c_void_p).value
+    except AttributeError:
+        return None
+
+
+def _usable() -> int:
+    return max(1, min(torch.get_num_threads(), _cores()))
 
 
 @cache
@@ -131,7 +149,7 @@ def _versions(weights: list[torch.Tensor]) -> tuple[int, ...]:
 def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> EncoderEngine:
     encoder = encoder_of(weights, recipe)
     plan = make_plan(recipe.precision, len(encoder.layers), recipe.ranges or None)
-    threads = thread_pool(0)
+    threads = _pool(_usable(), os.getpid(), as_torch=False)
     if plan.decoder == "s8" and not recipe.ranges:
         encoder = smooth_encoder(encoder, _sample_rows(sample, encoder.hidden), threads)
     return EncoderEngine(encoder, plan, threads)
