@@ -15,7 +15,7 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.files import map_file, new_folder
 from fusebert.formats.tensorflow import is_saved_model
-from fusebert.formats.tf_messages import GRAMMAR, parse
+from fusebert.formats.tf_messages import GRAMMAR, parse, set_plain
 from fusebert.formats.wire import Payload, fill
 from fusebert.graph import Array
 
@@ -187,14 +187,8 @@ class _Scope:
     def _set(self, attribute: Any, value: Any) -> None:
         if isinstance(value, Type):
             attribute.type = _TYPES[value.name]
-        elif isinstance(value, bool):
-            attribute.b = value
-        elif isinstance(value, int):
-            attribute.i = value
-        elif isinstance(value, float):
-            attribute.f = value
-        elif isinstance(value, str):
-            attribute.s = value.encode()
+        elif isinstance(value, (bool, int, float, str)):
+            set_plain(attribute, value)
         elif isinstance(value, np.ndarray):
             self._set_tensor(attribute.tensor, value)
         else:

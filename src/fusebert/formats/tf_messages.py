@@ -78,6 +78,18 @@ def message(name: str) -> Any:
     return _messages()[name]()
 
 
+def set_plain(attribute: Any, value: bool | int | float | str) -> None:
+    """Fills an AttrValue."""
+    if isinstance(value, bool):
+        attribute.b = value
+    elif isinstance(value, int):
+        attribute.i = value
+    elif isinstance(value, float):
+        attribute.f = value
+    else:
+        attribute.s = value.encode()
+
+
 def parse(path: Path, name: str) -> tuple[Any, tuple[tuple[int, int], ...]]:
     """A message of a file, binary or text, without its weights; and where those are."""
     from google.protobuf import text_format

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tf_messages import message, set_plain
 from fusebert.graph import Array, Graph
 from fusebert.match import axes as ax
 from fusebert.match.find import Finding, Found, Source, find
@@ -291,14 +291,8 @@ def _set(node: Any, settings: Mapping[str, Any], outputs: int) -> None:
         attribute = node.attr.add(key=key).value
         if isinstance(value, _Type):
             attribute.type = value.number
-        elif isinstance(value, bool):
-            attribute.b = value
-        elif isinstance(value, int):
-            attribute.i = value
-        elif isinstance(value, float):
-            attribute.f = value
         else:
-            attribute.s = value.encode()
+            set_plain(attribute, value)
     shapes = node.attr.add(key="_output_shapes").value.list.shape
     for _ in range(outputs):
         shapes.add().unknown_rank = True
