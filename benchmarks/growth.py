@@ -15,6 +15,7 @@ from turns import OVERHEAD, Bare, in_turns, overhead
 import fusebert
 from fusebert.engine import EncoderEngine, pool
 from fusebert.formats import huggingface
+from fusebert.network import Head
 from fusebert.plan import PRECISIONS, make_plan
 from fusebert.report import Table
 
@@ -63,14 +64,16 @@ def layers(checkpoint: Path, threads: int, seconds: float) -> Table:
 
 
 def calls(checkpoint: Path, threads: int, seconds: float) -> Table:
-    """What `Model.run` costs beyond the encoder: Python, embeddings and pooler. Small inputs, or it would not show."""
+    """What `Model.run` costs beyond the encoder: Python and embeddings. Small inputs, or it would not show."""
+    network = replace(huggingface.read(checkpoint), head=Head())
     rows: list[tuple[Any, ...]] = []
     for precision in PRECISIONS:
-        model = fusebert.load(checkpoint, precision, threads)
-        engine = EncoderEngine(model.network.encoder, model.plan, pool(threads))
+        plan = make_plan(precision, len(network.encoder.layers))
+        model = fusebert.Model(network, plan, None, threads)
+        engine = EncoderEngine(network.encoder, plan, pool(threads))
         for shape in ("1x1", "1x16"):
             ids, mask = inputs(shape)
-            embedded = np.random.default_rng(0).normal(size=(*ids.shape, model.network.encoder.hidden))
+            embedded = np.random.default_rng(0).normal(size=(*ids.shape, network.encoder.hidden))
             bare = Bare(engine, embedded.astype(np.float32))
             rows.append((shape, precision, *overhead(partial(model.run, ids, mask), bare.call, seconds)))
     return Table("a_call_from_Python_beyond_the_encoder", OVERHEAD, tuple(rows))

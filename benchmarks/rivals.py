@@ -35,7 +35,7 @@ class Forms:
         import transformers
 
         bert: Any = transformers.BertModel
-        return bert.from_pretrained(self.checkpoint).eval()
+        return bert.from_pretrained(self.checkpoint, add_pooling_layer=False).eval()
 
     @cached_property
     def onnx(self) -> Path:
@@ -135,8 +135,8 @@ def feed(ids: Array, mask: Array) -> dict[str, Array]:
 
 
 def ours(precision: str, forms: Forms, threads: int) -> Ready:
-    """fusebert on the checkpoint."""
-    model = fusebert.load(forms.checkpoint, precision, threads)
+    """fusebert on the exported graph, which has no pooler; its checkpoint has one."""
+    model = fusebert.load(forms.onnx, precision, threads)
 
     def ready(ids: Array, mask: Array) -> Call:
         return lambda: model.run(ids, mask)["last_hidden_state"]

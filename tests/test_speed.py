@@ -5,11 +5,20 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
+from test_encoder import random_encoder
+
+from fusebert import engine
+from fusebert.encoder import reference
+from fusebert.measure import timing
+from fusebert.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-ceiling, figures, models, speed = map(importlib.import_module, ("ceiling", "figures", "models", "speed"))
+ceiling, figures, models, speed, turns = map(
+    importlib.import_module, ("ceiling", "figures", "models", "speed", "turns")
+)
 
 
 @pytest.fixture
@@ -75,3 +84,20 @@ def test_the_ceiling_is_measured():
     for call in found.calls().values():
         call()
     assert min(found.reached.values()) > 0
+
+
+def test_overhead_is_the_best_call_beyond_the_best_bare_one(monkeypatch):
+    """Microseconds and percent, of milliseconds; a slow call now and then changes nothing."""
+    taken = {"call": [1.03, 9.0, 1.05], "bare": [1.2, 1.0, 7.0]}
+    monkeypatch.setattr(turns, "interleave", lambda calls, *_, **__: {n: timing._timing(taken[n]) for n in calls})
+    assert turns.overhead(len, len, 1) == (1030, 1000, 30, 3.0)
+
+
+def test_the_bare_engine_does_the_work_of_a_model():
+    """What overhead is measured against runs every layer on all the rows that it is given."""
+    encoder = random_encoder()
+    bare_engine = engine.EncoderEngine(encoder, make_plan("fp32", len(encoder.layers)), engine.pool(2))
+    rows = np.random.default_rng(0).normal(size=(2, 5, encoder.hidden)).astype(np.float32)
+    bare = turns.Bare(bare_engine, rows)
+    bare.call()
+    assert np.abs(bare.output - reference(encoder, rows)).max() < 1e-4
