@@ -16,13 +16,14 @@ struct fb_encoder : Encoder {
 struct fb_dense {
   fb_dense(const fb_dense_spec& spec, const Pool::Turn& turn)
       : kernels_(kernels()),
-        product(kernels_, {&spec.linear, 1}, spec.plan, "dense", turn),
+        product(kernels_, {&spec.linear, 1}, spec.plan, "dense", store, turn),
         activation(spec.activation) {
     if (spec.activation < FB_IDENTITY || spec.activation > FB_TANH)
       throw Invalid("dense: unknown activation %d", spec.activation);
     if (spec.has_norm) norm = std::make_unique<Norm>(spec.norm, product.outputs(), "dense norm");
   }
   const Kernels& kernels_;
+  Arena store{0};
   Product product;
   std::unique_ptr<Norm> norm;
   int32_t activation;

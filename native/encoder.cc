@@ -71,11 +71,12 @@ void Norm::apply(const Kernels& kernels, const float* in, float* out, int64_t ro
 }
 
 Encoder::Layer::Layer(const Kernels& kernels, const fb_layer& layer, int64_t hidden, const std::string& name,
-                      const Pool::Turn& turn)
-    : qkv(kernels, qkv_of(layer, hidden, name), layer.plan[FB_QKV], name + " qkv", turn),
-      attention_out(kernels, {&layer.attention_out, 1}, layer.plan[FB_ATTENTION_OUT], name + " attention_out", turn),
-      ffn_in(kernels, {&layer.ffn_in, 1}, layer.plan[FB_FFN_IN], name + " ffn_in", turn),
-      ffn_out(kernels, {&layer.ffn_out, 1}, layer.plan[FB_FFN_OUT], name + " ffn_out", turn),
+                      Arena& store, const Pool::Turn& turn)
+    : qkv(kernels, qkv_of(layer, hidden, name), layer.plan[FB_QKV], name + " qkv", store, turn),
+      attention_out(kernels, {&layer.attention_out, 1}, layer.plan[FB_ATTENTION_OUT], name + " attention_out", store,
+                    turn),
+      ffn_in(kernels, {&layer.ffn_in, 1}, layer.plan[FB_FFN_IN], name + " ffn_in", store, turn),
+      ffn_out(kernels, {&layer.ffn_out, 1}, layer.plan[FB_FFN_OUT], name + " ffn_out", store, turn),
       attention_norm(layer.attention_norm, hidden, name + " attention_norm"),
       output_norm(layer.output_norm, hidden, name + " output_norm"),
       shape{layer.heads,
@@ -86,7 +87,11 @@ Encoder::Layer::Layer(const Kernels& kernels, const fb_layer& layer, int64_t hid
             {}},
       activation(layer.activation) {}
 
-Encoder::Encoder(const fb_encoder_spec& spec, const Pool::Turn& turn) : kernels_(kernels()), hidden_(spec.hidden) {
+Encoder::Encoder(const fb_encoder_spec& spec, const Pool::Turn& turn)
+    : kernels_(kernels()),
+      hidden_(spec.hidden),
+      // About what the floats of all layers take, but no more than some: what is not used of it costs nothing.
+      store_(static_cast<int64_t>(std::clamp(48.0 * spec.hidden * spec.hidden * spec.layer_count, 0.0, 33554432.0))) {
   if (spec.hidden < 1) throw Invalid("hidden size %d; at least 1 is needed", spec.hidden);
   if (spec.layer_count < 0 || (spec.layer_count > 0 && !spec.layers)) throw Invalid("layers are missing");
   for (int32_t i = 0; i < spec.layer_count; ++i) {
@@ -94,7 +99,7 @@ Encoder::Encoder(const fb_encoder_spec& spec, const Pool::Turn& turn) : kernels_
     const auto* at =
         reinterpret_cast<const char*>(spec.layers) + static_cast<size_t>(spec.layer_size) * static_cast<size_t>(i);
     std::memcpy(&layer, at, std::min<size_t>(spec.layer_size, sizeof layer));
-    layers_.emplace_back(kernels_, layer, hidden_, "layer " + std::to_string(i), turn);
+    layers_.emplace_back(kernels_, layer, hidden_, "layer " + std::to_string(i), store_, turn);
   }
 }
 

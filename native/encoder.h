@@ -27,7 +27,7 @@ class Encoder {
 
  private:
   struct Layer {
-    Layer(const Kernels& kernels, const fb_layer& layer, int64_t hidden, const std::string& name,
+    Layer(const Kernels& kernels, const fb_layer& layer, int64_t hidden, const std::string& name, Arena& store,
           const Pool::Turn& turn);
     Product qkv, attention_out, ffn_in, ffn_out;
     Norm attention_norm, output_norm;
@@ -38,6 +38,7 @@ class Encoder {
 
   const Kernels& kernels_;
   int64_t hidden_;
+  Arena store_;  // of all weights
   std::vector<Layer> layers_;
 };
 

@@ -75,7 +75,7 @@ void read_row(const fb_matrix& matrix, int64_t row, float* to) {
 }
 
 Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const fb_plan& plan, const std::string& name,
-                 const Pool::Turn& turn) {
+                 Arena& store, const Pool::Turn& turn) {
   for (const fb_linear& part : parts) {
     check_matrix(part.weight, name + " weight");
     outputs_ += part.weight.rows;
@@ -99,19 +99,19 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
     throw Invalid("%s: 8-bit products take at most %lld inputs, not %lld; use bf16", name.c_str(),
                   static_cast<long long>(kLongestSum), static_cast<long long>(inputs_));
 
-  if (quantized_) take_input_scales(parts, name);
+  if (quantized_) take_input_scales(parts, name, store);
 
   const int64_t padded = round_up(outputs_, gemm_->vector);
   const int64_t bytes = packed_elements(*gemm_, inputs_, outputs_) * gemm_->weight_bytes;
-  weights_ = allocate<uint8_t>(bytes);
-  std::memset(weights_.get(), 0, static_cast<size_t>(bytes));
-  bias_ = allocate<float>(padded);
-  std::fill_n(bias_.get(), padded, 0.0f);
+  weights_ = store.take<uint8_t>(bytes);
+  std::memset(weights_, 0, static_cast<size_t>(bytes));
+  bias_ = store.take<float>(padded);
+  std::fill_n(bias_, padded, 0.0f);
   if (quantized_) {
-    scale_ = allocate<float>(padded);
-    sum_ = allocate<int32_t>(padded);
-    std::fill_n(scale_.get(), padded, 0.0f);
-    std::fill_n(sum_.get(), padded, 0);
+    scale_ = store.take<float>(padded);
+    sum_ = store.take<int32_t>(padded);
+    std::fill_n(scale_, padded, 0.0f);
+    std::fill_n(sum_, padded, 0);
   }
 
   int64_t first = 0;
@@ -119,7 +119,7 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
     const fb_matrix& weight = part.weight;
     if (part.bias) {
       check_finite(part.bias, weight.rows, name + " bias");
-      std::copy_n(part.bias, weight.rows, bias_.get() + first);
+      std::copy_n(part.bias, weight.rows, bias_ + first);
     }
     constexpr int64_t kChunk = 64;
     turn.run((weight.rows + kChunk - 1) / kChunk, [&](int64_t task, Arena& arena) {
@@ -132,9 +132,9 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
           for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
         check_finite(row, inputs_, name + " weight row " + std::to_string(r));
         if (plan.precision == FB_F32) {
-          place_column<float>(*gemm_, weights_.get(), inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
+          place_column<float>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
         } else if (plan.precision == FB_BF16) {
-          place_column<uint16_t>(*gemm_, weights_.get(), inputs_, outputs_, column,
+          place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
                                  [&](int64_t i) { return bf16_bits(row[i]); });
         } else {
           if (weight.type == FB_S8) {
@@ -147,7 +147,7 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
           int32_t total = 0;
           for (int64_t i = 0; i < inputs_; ++i) total += levels[i];
           sum_[column] = total;
-          place_column<int8_t>(*gemm_, weights_.get(), inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
+          place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
         }
       }
     });
@@ -155,7 +155,7 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
   }
 }
 
-void Product::take_input_scales(std::span<const fb_linear> parts, const std::string& name) {
+void Product::take_input_scales(std::span<const fb_linear> parts, const std::string& name, Arena& store) {
   const float* scales = parts[0].input_scales;
   for (const fb_linear& part : parts) {
     const bool same = part.input_scales == scales ||
@@ -164,7 +164,7 @@ void Product::take_input_scales(std::span<const fb_linear> parts, const std::str
   }
   if (!scales) return;
   if (range_.low < range_.high) throw Invalid("%s: give input scales or a fixed input range, not both", name.c_str());
-  factors_ = allocate<float>(inputs_);
+  factors_ = store.take<float>(inputs_);
   for (int64_t i = 0; i < inputs_; ++i) {
     factors_[i] = 1.0f / scales[i];
     if (!(scales[i] > 0) || !std::isfinite(scales[i]) || !std::isfinite(factors_[i]))
@@ -211,17 +211,17 @@ void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<
     if (block >= 2) wait_until([&] { return state[block - 2].multiplied.load(std::memory_order_acquire) == strips; });
     const int64_t first = begin(block, share), at = first - begin(block, 0);
     const Inputs& place = places[block % 2];
-    gemm_->prepare(rows.in + first * rows.in_stride, rows.in_stride, begin(block, share + 1) - first, inputs_,
-                   factors_.get(), range_, place.data + at * row_bytes, place.scale + at, place.zero + at);
+    gemm_->prepare(rows.in + first * rows.in_stride, rows.in_stride, begin(block, share + 1) - first, inputs_, factors_,
+                   range_, place.data + at * row_bytes, place.scale + at, place.zero + at);
     state[block].prepared.fetch_add(1, std::memory_order_release);
   };
-  const PackedWeights weights{weights_.get(), inputs_, outputs_, scale_.get(), sum_.get()};
+  const PackedWeights weights{weights_, inputs_, outputs_, scale_, sum_};
   const auto multiply = [&](int64_t block, int64_t strip) {
     wait_until([&] { return state[block].prepared.load(std::memory_order_acquire) == shares; });
     const int64_t first = begin(block, 0);
     const Inputs& place = places[block % 2];
     Epilogue epilogue = rows.epilogue;
-    epilogue.bias = bias_.get();
+    epilogue.bias = bias_;
     epilogue.out += first * epilogue.out_stride;
     if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
     gemm_->multiply({place.data, place.scale, place.zero}, begin(block + 1, 0) - first, weights, all * strip / strips,

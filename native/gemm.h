@@ -23,9 +23,10 @@ struct Rows {
 
 class Product {
  public:
-  // Packs the parts side by side as one product (query, key and value share their input). `name` is for error messages.
+  // Packs the parts side by side as one product (query, key and value share their input) into `store`, which must live
+  // as long. `name` is for error messages.
   Product(const Kernels& kernels, std::span<const fb_linear> parts, const fb_plan& plan, const std::string& name,
-          const Pool::Turn& turn);
+          Arena& store, const Pool::Turn& turn);
 
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
@@ -35,16 +36,16 @@ class Product {
   void run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish = {}) const;
 
  private:
-  void take_input_scales(std::span<const fb_linear> parts, const std::string& name);
+  void take_input_scales(std::span<const fb_linear> parts, const std::string& name, Arena& store);
 
   const Gemm* gemm_;
   int64_t inputs_ = 0, outputs_ = 0;
   Range range_{0, 0};
   bool quantized_ = false;
-  Array<uint8_t> weights_;
-  Array<float> bias_, scale_;
-  Array<float> factors_;  // of the inputs' columns, or null
-  Array<int32_t> sum_;
+  uint8_t* weights_;
+  float *bias_, *scale_ = nullptr;
+  float* factors_ = nullptr;  // of the inputs' columns, or null
+  int32_t* sum_ = nullptr;
 };
 
 // Reads one row of a matrix of any type as floats.

@@ -42,16 +42,18 @@ Array<T> allocate(int64_t count) {
 }
 
 // Memory handed out in order and taken back all at once, kept for the next call: the system is asked only while it
-// grows.
+// grows. Or a store of things that stay, side by side in large pages even if each is small.
 class Arena {
  public:
+  explicit Arena(int64_t chunk = int64_t{1} << 20) : least_(chunk) {}
+
   template <class T>
   T* take(int64_t count) {
     const int64_t bytes = bytes_of<T>(count);
     if (chunk_ == 0 && used_ == 0 && chunks_.size() > 1) join_chunks();
     while (chunk_ < chunks_.size() && chunks_[chunk_].second - used_ < bytes) ++chunk_, used_ = 0;
     if (chunk_ == chunks_.size()) {
-      const int64_t size = bytes > kChunk ? bytes : kChunk;
+      const int64_t size = bytes > least_ ? bytes : least_;
       chunks_.emplace_back(allocate<uint8_t>(size), size);
     }
     uint8_t* p = chunks_[chunk_].first.get() + used_;
@@ -82,7 +84,7 @@ class Arena {
     chunks_.emplace_back(allocate<uint8_t>(total), total);
   }
 
-  static constexpr int64_t kChunk = int64_t{1} << 20;
+  int64_t least_;  // bytes of a chunk
   std::vector<std::pair<Array<uint8_t>, int64_t>> chunks_;
   size_t chunk_ = 0;
   int64_t used_ = 0;
