@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 
 from fusebert.errors import FusebertError
@@ -40,14 +41,17 @@ def _encode(
     engine = packed_engine(weights, Recipe(tuple(heads), activation, epsilon, precision, tuple(ranges)), sample)
     if rows.dim() != 3:
         raise FusebertError(f"rows have shape {tuple(rows.shape)}, but must be [sequences, length, hidden]")
-    given = rows.detach().float().contiguous()
-    sequences, length, hidden = given.shape
+    sequences, length, hidden = rows.shape
     batch = masked_batch(mask, (sequences, length), max(heads), padding)
-    make = torch.empty if len(batch.index) == sequences * length else torch.zeros
-    outputs = [make(given.shape) for _ in range(len(heads) if states else 1)]
-    flat = [output.view(-1, hidden).numpy() for output in outputs]
-    engine.run_padded(given.view(-1, hidden).numpy(), flat[-1], batch, flat if states else [], thread_pool(threads))
-    return outputs if rows.dtype == torch.float32 else [output.to(rows.dtype) for output in outputs]
+    given = (
+        rows.detach() if rows.dtype == torch.float32 and rows.is_contiguous() else rows.detach().float().contiguous()
+    )
+    make = np.empty if len(batch.index) == sequences * length else np.zeros
+    outputs = [make((sequences * length, hidden), np.float32) for _ in range(len(heads) if states else 1)]
+    flat = given.numpy().reshape(-1, hidden)
+    engine.run_padded(flat, outputs[-1], batch, outputs if states else [], thread_pool(threads))
+    answers = [torch.from_numpy(output.reshape(rows.shape)) for output in outputs]
+    return answers if rows.dtype == torch.float32 else [answer.to(rows.dtype) for answer in answers]
 
 
 def _encode_fake(rows: torch.Tensor, _mask: Any, weights: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
