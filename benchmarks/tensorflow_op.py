@@ -91,7 +91,8 @@ def op(encoder: Encoder, precision: str, threads: int) -> Callable[[Array, Array
         stored = [v1.placeholder(tf.float32, array.shape) for array in arrays]
         weights = [v1.Variable(one, use_resource=True) for one in stored]
         encoded = fusebert.tensorflow.bert(*given, weights, **settings)
-        session = v1.Session(graph=graph, config=v1.ConfigProto(intra_op_parallelism_threads=threads))
+        config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1)
+        session = v1.Session(graph=graph, config=config)
         session.run(v1.global_variables_initializer(), dict(zip(stored, arrays, strict=True)))
     call: Callable[[Array, Array], Array] = session.make_callable(encoded, given)
     return call
