@@ -138,7 +138,8 @@ fb_status fb_pool_create(int32_t threads, fb_pool** pool, fb_error* error) {
   return make_pool(threads, nullptr, pool, error);
 }
 fb_status fb_pool_borrow(int32_t threads, fb_parallel parallel, fb_pool** pool, fb_error* error) {
-  return make_pool(threads, parallel, pool, error);
+  const fb_status told = guard(error, [&] { need(reinterpret_cast<const void*>(parallel), "parallel"); });
+  return told == FB_OK ? make_pool(threads, parallel, pool, error) : told;
 }
 int32_t fb_pool_threads(const fb_pool* pool) { return pool ? pool->threads() : 1; }
 void fb_pool_destroy(fb_pool* pool) {

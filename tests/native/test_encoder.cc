@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
@@ -551,6 +552,19 @@ void test_a_profile_of_an_older_caller_is_not_overrun(fb_pool* pool) {
   fb_encoder_destroy(encoder);
 }
 
+// How many of the calls that several threads make at the same time, so often each, are wrong.
+template <class Right>
+int wrong_of(size_t callers, int times, const Right& right) {
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(callers);
+  for (size_t caller = 0; caller < callers; ++caller)
+    threads.emplace_back([&, caller] {
+      for (int i = 0; i < times; ++i) wrong[caller] += !right(caller);
+    });
+  for (auto& thread : threads) thread.join();
+  return std::accumulate(wrong.begin(), wrong.end(), 0);
+}
+
 void test_concurrent_calls(fb_pool* pool) {
   const Model model(kShapes[0]);
   fb_encoder* encoder = model.create(FB_S8, FB_BF16, pool);
@@ -559,18 +573,11 @@ void test_concurrent_calls(fb_pool* pool) {
   Floats want;
   fb_run run = batch(offsets, input, want, pool);
   CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
-  std::vector<std::thread> callers;
-  std::vector<int> wrong(8);
-  for (int t = 0; t < 8; ++t)
-    callers.emplace_back([&, t] {
-      for (int i = 0; i < 10; ++i) {
-        Floats output;
-        fb_run own = batch(offsets, input, output, t % 4 == 3 ? nullptr : pool);
-        wrong[static_cast<size_t>(t)] += fb_encoder_run(encoder, &own, nullptr) != FB_OK || output != want;
-      }
-    });
-  for (auto& caller : callers) caller.join();
-  for (const int count : wrong) CHECK(count == 0);
+  CHECK(wrong_of(8, 10, [&](size_t caller) {
+          Floats output;
+          fb_run own = batch(offsets, input, output, caller % 4 == 3 ? nullptr : pool);
+          return fb_encoder_run(encoder, &own, nullptr) == FB_OK && output == want;
+        }) == 0);
   fb_encoder_destroy(encoder);
 }
 
@@ -597,6 +604,7 @@ void test_threads_of_a_host() {
   const fb_parallel parallel = [](void* host, int32_t count, void (*task)(void*), void* data) {
     (*static_cast<const Lend*>(host))(count, task, data);
   };
+  CHECK(fb_pool_borrow(3, nullptr, &pool, nullptr) == FB_INVALID && !pool);
   CHECK(fb_pool_borrow(3, parallel, &pool, nullptr) == FB_OK && fb_pool_threads(pool) == 3);
   const Model model(kShapes[0]);
   fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
@@ -612,14 +620,7 @@ void test_threads_of_a_host() {
     return fb_encoder_run(encoder, &own, nullptr) == FB_OK && output == want;
   };
   for (const Lend* host : {&at_once, &late, &in_turn, &none, static_cast<const Lend*>(nullptr)}) CHECK(same(host));
-  std::vector<std::thread> callers;
-  std::vector<int> wrong(4);
-  for (size_t t = 0; t < wrong.size(); ++t)
-    callers.emplace_back([&, t] {
-      for (int i = 0; i < 5; ++i) wrong[t] += !same(t % 2 ? &at_once : &late);
-    });
-  for (auto& caller : callers) caller.join();
-  for (const int count : wrong) CHECK(count == 0);
+  CHECK(wrong_of(4, 5, [&](size_t caller) { return same(caller % 2 ? &at_once : &late); }) == 0);
   fb_encoder_destroy(encoder), fb_pool_destroy(pool);
 }
 
