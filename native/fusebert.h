@@ -179,8 +179,9 @@ FB_API fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, c
                                   fb_error* error);
 FB_API void fb_embedding_destroy(fb_embedding* embedding);
 
-/* Quantises a float matrix as FB_S8 products do: per row, the scale with the least squared error. values is
- * [rows, columns] without gaps, scales [rows]. */
+/* Quantises a float matrix as FB_S8 products do: per row, the scale with the least squared error among those whose
+ * neighbouring values (0 and 1, 2 and 3, ...) add up to at most 128 and at least -128. FB_S8 rows that exceed this are
+ * quantised again where they are used. values is [rows, columns] without gaps, scales [rows]. */
 FB_API fb_status fb_quantize(const fb_matrix* matrix, int8_t* values, float* scales, fb_pool* pool, fb_error* error);
 
 #ifdef __cplusplus

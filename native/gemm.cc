@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -32,6 +33,12 @@ void place_column(const Gemm& gemm, void* packed, int64_t inputs, int64_t output
   const int64_t width = std::min<int64_t>(gemm.panel, round_up(outputs - first, gemm.vector));
   Weight* to = static_cast<Weight*>(packed) + first * padded + (column - first) * gemm.group;
   for (int64_t i = 0; i < inputs; ++i) to[i / gemm.group * width * gemm.group + i % gemm.group] = convert(i);
+}
+
+bool pairs_fit(const int8_t* levels, int64_t count) {
+  int most = 0;
+  for (int64_t i = 0; i + 1 < count; i += 2) most = std::max(most, std::abs(levels[i] + levels[i + 1]));
+  return most <= kPairLimit;
 }
 
 uint16_t bf16_bits(float x) {
@@ -137,13 +144,11 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
           place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
                                  [&](int64_t i) { return bf16_bits(row[i]); });
         } else {
-          if (weight.type == FB_S8) {
+          if (weight.type == FB_S8)
             for (int64_t i = 0; i < inputs_; ++i)
               levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
-            scale_[column] = weight.scales[r];
-          } else {
-            scale_[column] = kernels.quantize_weights(row, inputs_, levels);
-          }
+          const bool ready = weight.type == FB_S8 && pairs_fit(levels, inputs_);
+          scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
           int32_t total = 0;
           for (int64_t i = 0; i < inputs_; ++i) total += levels[i];
           sum_[column] = total;

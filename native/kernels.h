@@ -10,6 +10,7 @@
 namespace fusebert {
 
 constexpr int64_t kBlockRows = 96;  // that a product takes at a time
+constexpr int kPairLimit = 128;     // of two neighbouring weights' sum in int8: times 255 it still fits 16 bits
 
 // Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {
@@ -69,7 +70,8 @@ struct Kernels {
   // out = LayerNorm(in); gain and bias may be null; in and out may be the same.
   void (*layer_norm)(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                      const fb_norm& norm);
-  // Quantises one row of weights to [-127, 127] with the scale of least squared error; returns the scale.
+  // Quantises one row of weights to [-127, 127], pairs of neighbours within kPairLimit, with the scale of least squared
+  // error; returns the scale.
   float (*quantize_weights)(const float* row, int64_t width, int8_t* values);
 };
 

@@ -62,14 +62,20 @@ struct S8 {
   static Ints add(Ints sum, Ints x) { return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)x); }
 };
 #elif defined(__AVX2__)
-struct S8 {  // exact: products of unsigned and signed bytes in one instruction would saturate
-  static constexpr const char* kHow = "VPMADDWD and VPADDD";
-  static constexpr int kWork = 2 * kBytes / 2;
+struct S8 {
+  static constexpr const char* kHow = "VPMADDUBSW, VPMADDWD and VPADDD";
+  static constexpr int kWork = 2 * kBytes;
   using Sum = Ints;
 #if defined(__AVX512BW__)
-  static Ints add(Ints sum, Ints x) { return sum + (Ints)_mm512_madd_epi16((__m512i)x, (__m512i)x); }
+  static Ints add(Ints sum, Ints x) {
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)x, (__m512i)x);
+    return sum + (Ints)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+  }
 #else
-  static Ints add(Ints sum, Ints x) { return sum + (Ints)_mm256_madd_epi16((__m256i)x, (__m256i)x); }
+  static Ints add(Ints sum, Ints x) {
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)x, (__m256i)x);
+    return sum + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
 #endif
 };
 #else

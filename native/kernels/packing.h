@@ -128,7 +128,6 @@ FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
 
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
                        Range range, void* data, float* scale, int32_t* zero) {
-  typedef S8::Stored Levels __attribute__((vector_size(sizeof(S8::Stored) * kLanes)));
   for (int64_t r = 0; r < count; ++r) {
     const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
     const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
@@ -142,7 +141,7 @@ inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t
     for (; i < last; i += kLanes, to += kLanes) {
       const vf value = scaled(x, factors, i, inputs);
       broken |= value - value != 0.0f;  // infinite or not a number
-      const auto levels = __builtin_convertvector(__builtin_convertvector(level(value * inverse + origin), vi), Levels);
+      const vb levels = to_bytes(__builtin_convertvector(level(value * inverse + origin), vi));
       if (last - i >= kLanes) {
         store(to, levels);
       } else {

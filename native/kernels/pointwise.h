@@ -77,17 +77,24 @@ inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t o
   }
 }
 
+// Levels of weights. Where two neighbours add up to too much, each gives half of it.
 FB_INLINE vf quantized(vf x, float inverse) {
-  return minimum(splat(127.0f), maximum(splat(-127.0f), nearest(x * inverse)));
+  const vf levels = minimum(splat(127.0f), maximum(splat(-127.0f), nearest(x * inverse)));
+  const vf excess = maximum(vf{}, magnitude(levels + swap_neighbours(levels)) - static_cast<float>(kPairLimit));
+  const vf less = nearest(excess * 0.5f + alternating(0.25f));  // rounded up in even places, down in odd ones
+  return levels < 0.0f ? levels + less : levels - less;
 }
 
 inline float quantize_weights(const float* row, int64_t width, int8_t* values) {
   const auto at = [&](int64_t i) { return i + kLanes <= width ? load<vf>(row + i) : load_part(row + i, width - i); };
   vf top = {};
-  for (int64_t i = 0; i < width; i += kLanes) top = maximum(top, magnitude(at(i)));
+  for (int64_t i = 0; i < width; i += kLanes) {
+    const vf x = at(i);
+    top = maximum(top, maximum(magnitude(x), magnitude(x + swap_neighbours(x)) * (127.0f / kPairLimit)));
+  }
   const float peak = largest(top);
   float best_scale = 1.0f, best_error = __builtin_inff();
-  // Clipping the largest weights a little makes the steps of all the others finer.
+  // Clipping the largest weights a little, and pairs of them, makes the steps of all the others finer.
   for (int step = 0; step <= 20 && peak > 0; ++step) {
     const float scale = peak * (1.0f - 0.02f * static_cast<float>(step)) / 127.0f, inverse = 1.0f / scale;
     vf error = {};

@@ -49,8 +49,7 @@ struct Bf16 : F32 {  // the same values, multiplied as floats
 };
 #endif
 
-#ifdef FB_VNNI
-struct S8 {
+struct S8 {  // levels of a row, times weights: signed bytes of which no two neighbours add up to more than kPairLimit
   using Stored = uint8_t;
   using Weight = int8_t;
   using Held = int8_t;
@@ -58,37 +57,32 @@ struct S8 {
   static constexpr int kGroup = 4, kVectors = kTileVectors;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
+#ifdef FB_VNNI
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
-};
-#else
-struct S8 {  // bytes widened to 16 bits: multiplying bytes directly (VPMADDUBSW) would saturate
-  using Stored = int16_t;
-  using Weight = int8_t;
-  using Held = int16_t;
-  using Sum = vi;
-  static constexpr int kGroup = 2, kVectors = kLanes < 16 ? 2 : 3;  // pairs that were multiplied need registers, too
-  FB_INLINE vi input(const int16_t* x) { return vi{} + load<int32_t>(x); }
-  FB_INLINE vs weight(const int16_t* w) { return load<vs>(w); }
-  FB_INLINE void widen(const int8_t* from, int16_t* to) { store(to, __builtin_convertvector(load<vb>(from), vs)); }
-#ifdef FB_MADD
+#elif defined(FB_MADD)
   // Integers may be added in any order; a compiler that tries others runs out of registers.
   FB_INLINE vi in_order(vi sum) {
     __asm__("" : "+v"(sum));
     return sum;
   }
-#endif
-#if defined(FB_MADD) && FB_LANES == 16
-  FB_INLINE vi add(vi sum, vi x, vs w) { return in_order(sum + (vi)_mm512_madd_epi16((__m512i)x, (__m512i)w)); }
-#elif defined(FB_MADD)
-  FB_INLINE vi add(vi sum, vi x, vs w) { return in_order(sum + (vi)_mm256_madd_epi16((__m256i)x, (__m256i)w)); }
+#if FB_LANES == 16
+  FB_INLINE vi add(vi sum, vi x, vi w) {
+    const __m512i pairs = _mm512_maddubs_epi16((__m512i)x, (__m512i)w);
+    return in_order(sum + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  }
 #else
-  FB_INLINE vi add(vi sum, vi x, vs w) {
-    vi pair = (vi)w;
-    return sum + (x << 16 >> 16) * (pair << 16 >> 16) + (x >> 16) * (pair >> 16);
+  FB_INLINE vi add(vi sum, vi x, vi w) {
+    const __m256i pairs = _mm256_maddubs_epi16((__m256i)x, (__m256i)w);
+    return in_order(sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+#endif
+#else
+  FB_INLINE vi add(vi sum, vi x, vi w) {
+    for (int shift = 24; shift >= 0; shift -= 8) sum += (vi)((vu)x << shift >> 24) * (w << shift >> 24);
+    return sum;
   }
 #endif
 };
-#endif
 
 template <class P>
 constexpr int kPanel = P::kVectors * kLanes;

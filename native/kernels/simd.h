@@ -19,8 +19,7 @@ typedef float vf __attribute__((vector_size(4 * kLanes)));
 typedef int32_t vi __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t vu __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t vh __attribute__((vector_size(2 * kLanes)));
-typedef int16_t vs __attribute__((vector_size(4 * kLanes)));
-typedef int8_t vb __attribute__((vector_size(2 * kLanes)));
+typedef uint8_t vb __attribute__((vector_size(kLanes)));
 
 template <class V, class T>
 FB_INLINE V load(const T* p) {
@@ -58,9 +57,20 @@ FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
 FB_INLINE vf nearest(vf x) {  // to the nearest even integer, for |x| < 2^22
   const vf magic = splat(12582912.0f);
-  vf shifted = x + magic;
-  __asm__("" : "+g"(shifted));  // keeps the compiler from folding the two additions
-  return shifted - magic;
+  return x + magic - magic;
+}
+FB_INLINE vf swap_neighbours(vf x) {
+  vi place = {};
+  for (int i = 0; i < kLanes; ++i) place[i] = i ^ 1;
+  return __builtin_shuffle(x, place);
+}
+FB_INLINE vf alternating(float x) {  // x, -x, x, ...
+  vf v = {};
+  for (int i = 0; i < kLanes; ++i) v[i] = i % 2 ? -x : x;
+  return v;
+}
+FB_INLINE vb to_bytes(vi x) {  // by way of 16 bits: straight from 32, compilers take one lane at a time
+  return __builtin_convertvector(__builtin_convertvector(x, vh), vb);
 }
 FB_INLINE float sum(vf v) {
   float lane[kLanes];

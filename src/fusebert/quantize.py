@@ -5,7 +5,8 @@ others. Dividing such columns and multiplying their weights keeps the product an
 they are does not depend on the text, so random ids show them and no data is asked for.
 
 Splitting: behind the activation a few neurons have a weight that dwarfs the others of its row and coarsens their steps.
-Such a neuron is computed twice or more, and its weights are shared out: the sum is the same, the steps are finer."""
+Such a neuron is computed twice or more, and its weights are shared out: the sum is the same, the steps are finer. The
+order of neurons is free, and chosen so that neighbours are not both large."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from fusebert.plan import PRODUCTS, Plan, make_plan
 _SEQUENCES, _LENGTH = 4, 64  # of random ids
 _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
 _CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
-_NEURONS = 64  # there may be one copy for so many
+_NEURONS = 32  # there may be one copy for so many
+PAIR_LIMIT = 128  # of the sum of two neighbouring weights: the engine adds two products of bytes in 16 bits
 
 
 def smooth(network: Network, threads: int | None = None, floats: bool = False) -> Network:
@@ -110,12 +112,15 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
         if crest[largest] <= _CREST * copies[largest]:
             break
         copies[largest] += 1
-    places = np.concatenate([np.arange(len(copies)), np.repeat(np.arange(len(copies)), copies - 1)])
+    places = np.repeat(np.arange(len(copies)), copies)
+    places = _large_beside_small(places, (crest / copies)[places])
     values, steps = quantize((weight / copies)[:, places])
     for neuron in np.flatnonzero(copies > 1):
         left = weight[:, neuron].copy()
         for done, place in enumerate(np.flatnonzero(places == neuron)):  # each takes up what the others rounded away
-            values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), -127, 127)
+            beside = values[:, place ^ 1].astype(np.int32) if place ^ 1 < len(places) else np.int32(0)
+            low, high = np.maximum(-127, -PAIR_LIMIT - beside), np.minimum(127, PAIR_LIMIT - beside)
+            values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), low, high)
             left -= values[:, place] * steps
     ffn_in, bias = layer.ffn_in, layer.ffn_in.bias
     return replace(
@@ -123,6 +128,15 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
         ffn_in=replace(ffn_in, weight=ffn_in.weight[places], bias=None if bias is None else bias[places]),
         ffn_out=replace(layer.ffn_out, weight=values, scales=steps, input_scales=scales[places]),
     )
+
+
+def _large_beside_small(places: Array, sizes: Array) -> Array:
+    """The places so ordered that the largest is the neighbour of the smallest: their sum is what PAIR_LIMIT limits."""
+    falling = places[np.argsort(-sizes, kind="stable")]
+    ordered = np.empty_like(falling)
+    ordered[::2] = falling[: (len(places) + 1) // 2]
+    ordered[1::2] = falling[(len(places) + 1) // 2 :][::-1]
+    return ordered
 
 
 def convert(network: Network, plan: Plan) -> Network:

@@ -393,6 +393,42 @@ void test_quantized_weights_give_the_same_product(fb_pool* pool) {
   fb_dense_destroy(from_floats), fb_dense_destroy(from_bytes);
 }
 
+void test_large_neighbours_do_not_overflow(fb_pool* pool) {  // two products of bytes are added in 16 bits
+  const int64_t inputs = 75, outputs = 37, rows = 7;
+  Linear linear(outputs, inputs, false);
+  for (size_t i = 0; i < linear.weight.size(); ++i)
+    linear.weight[i] = static_cast<int64_t>(i) / inputs % 2 ? -0.5f : 0.5f;
+  const std::vector<int8_t> bytes(linear.weight.size(), 127);
+  const Floats scales(outputs, 0.5f / 127), input(rows * inputs, 2.0f);
+  fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+  spec.linear.bias = nullptr;
+  const auto product = [&](int64_t column) {
+    fb_dense* dense = nullptr;
+    CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
+    Floats output(rows * outputs);
+    CHECK(fb_dense_run(dense, input.data(), rows, output.data(), pool, nullptr) == FB_OK);
+    fb_dense_destroy(dense);
+    return output[column];
+  };
+  CHECK(std::abs(product(0) - inputs) < 0.01f * inputs && std::abs(product(1) + inputs) < 0.01f * inputs);
+  spec.linear.weight.data = bytes.data(), spec.linear.weight.scales = scales.data(), spec.linear.weight.type = FB_S8;
+  CHECK(std::abs(product(0) - inputs) < 0.01f * inputs && std::abs(product(1) - inputs) < 0.01f * inputs);
+}
+
+void test_neighbouring_weights_keep_the_limit(fb_pool* pool) {
+  for (const int64_t inputs : {1, 2, 7, 8, 75, 768}) {
+    Linear linear(37, inputs, false);
+    for (size_t i = 0; i < linear.weight.size(); i += 3) linear.weight[i] *= 5;
+    std::vector<int8_t> values(linear.weight.size());
+    Floats scales(37);
+    const fb_matrix floats = linear.view().weight;
+    CHECK(fb_quantize(&floats, values.data(), scales.data(), pool, nullptr) == FB_OK);
+    for (int64_t row = 0; row < 37; ++row)
+      for (int64_t i = 0; i + 1 < inputs; i += 2)
+        CHECK(std::abs(values[row * inputs + i] + values[row * inputs + i + 1]) <= 128);
+  }
+}
+
 void test_more_threads_than_blocks_of_rows() {  // few rows for so many threads, and yet more than a block
   fb_pool* many = nullptr;
   CHECK(fb_pool_create(20, &many, nullptr) == FB_OK);
@@ -654,6 +690,8 @@ int main(int count, char** names) {
       test_static_ranges(pool);
       test_input_scales_tame_an_outlier(pool);
       test_quantized_weights_give_the_same_product(pool);
+      test_large_neighbours_do_not_overflow(pool);
+      test_neighbouring_weights_keep_the_limit(pool);
       test_extreme_values(pool);
       test_embeddings(pool);
       test_bad_input_is_refused(pool);
