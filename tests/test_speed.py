@@ -1,6 +1,7 @@
 """The benchmark's arithmetic and its table; nothing is timed."""
 
 import importlib
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -101,3 +102,10 @@ def test_the_bare_engine_does_the_work_of_a_model():
     bare = turns.Bare(bare_engine, rows)
     bare.call()
     assert np.abs(bare.output - reference(encoder, rows)).max() < 1e-4
+
+
+def test_the_kernels_benchmark_fits_the_core():
+    """It is made of the core's own sources and built when it runs: here it is only read."""
+    root = Path(__file__).parents[1]
+    command = ("c++", "-std=c++20", "-fsyntax-only", "-Wno-psabi", "-march=native", "-I", root / "native")
+    subprocess.run((*command, root / "benchmarks/kernels/products.cc"), check=True)

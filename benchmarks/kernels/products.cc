@@ -85,7 +85,8 @@ class Bench {
     for (const Precision& precision : kPrecisions)
       for (const auto& [threads, pool] : pools_) {
         const Pool::Turn turn(pool.get());
-        const Product product(kernels(), {&linear, 1}, {precision.type, 0, 0}, shape.name, turn);
+        Arena store;
+        const Product product(kernels(), {&linear, 1}, {precision.type, 0, 0}, shape.name, store, turn);
         double& ceiling = ceilings_.try_emplace({precision.kind, threads}, 0).first->second;
         double seconds = 1e9;
         for (int round = 0; round < rounds_; ++round) {
