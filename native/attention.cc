@@ -27,28 +27,24 @@ void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequ
 
   const int64_t block = std::min(kQueryRows, sequence.rows);
   const int64_t widest = std::max(round_up(shape.key_size, gemm.group), round_up(count, gemm.group));
-  auto* scores = arena.take<float>(block * count);
+  const int64_t padded = round_up(count, gemm.vector);
+  auto* scores = arena.take<float>(block * padded);
+  auto* share = arena.take<float>(block);
   auto* prepared = arena.take<uint8_t>(block * widest * gemm.input_bytes);
-  // Rows of floats as the product wants them.
-  const auto as_inputs = [&](const float* rows, int64_t row_stride, int64_t number, int64_t width) -> InputRows {
-    gemm.prepare(rows, row_stride, number, width, nullptr, {0, 0}, prepared, nullptr, nullptr);
-    return {prepared, nullptr, nullptr};
-  };
-
+  if (sequence.uniform) std::fill_n(scores, block * padded, 0.0f);
   for (int64_t first = 0; first < sequence.rows; first += block) {
     const int64_t rows = std::min(block, sequence.rows - first);
-    if (sequence.uniform) {
-      std::fill_n(scores, rows * count, 1.0f / static_cast<float>(count));
-    } else {
-      gemm.multiply(as_inputs(queries + first * stride, stride, rows, shape.key_size), rows, key_weights, 0,
-                    panels(gemm, count), {scores, count});
-      const float* bias =
-          sequence.bias ? sequence.bias + head * shape.bias_stride[1] + first * shape.bias_stride[2] : nullptr;
-      kernels.softmax(scores, count, rows, count, shape.scale, bias, shape.bias_stride[2], shape.bias_stride[3]);
+    if (!sequence.uniform) {
+      gemm.prepare(queries + first * stride, stride, rows, shape.key_size, nullptr, {0, 0}, prepared, nullptr, nullptr);
+      gemm.multiply({prepared, nullptr, nullptr}, rows, key_weights, 0, panels(gemm, count), {scores, padded});
     }
-    float* out = context + (sequence.first + first) * value_width + head * shape.value_size;
-    gemm.multiply(as_inputs(scores, count, rows, count), rows, value_weights, 0, panels(gemm, shape.value_size),
-                  {out, value_width});
+    const float* bias = sequence.bias && !sequence.uniform
+                            ? sequence.bias + head * shape.bias_stride[1] + first * shape.bias_stride[2]
+                            : nullptr;
+    gemm.soften(scores, padded, rows, count, shape.scale, bias, shape.bias_stride[2], shape.bias_stride[3], prepared,
+                share);
+    gemm.multiply({prepared, share, nullptr}, rows, value_weights, 0, panels(gemm, shape.value_size),
+                  {context + (sequence.first + first) * value_width + head * shape.value_size, value_width});
   }
 }
 

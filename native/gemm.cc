@@ -229,8 +229,8 @@ void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<
     epilogue.bias = bias_;
     epilogue.out += first * epilogue.out_stride;
     if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
-    gemm_->multiply({place.data, place.scale, place.zero}, begin(block + 1, 0) - first, weights, all * strip / strips,
-                    all * (strip + 1) / strips, epilogue);
+    gemm_->multiply({place.data, quantized_ ? place.scale : nullptr, place.zero}, begin(block + 1, 0) - first, weights,
+                    all * strip / strips, all * (strip + 1) / strips, epilogue);
     state[block].multiplied.fetch_add(1, std::memory_order_release);
   };
   const auto complete = [&](int64_t block, int64_t share) {

@@ -15,8 +15,8 @@ constexpr int kPairLimit = 128;     // of two neighbouring weights' sum in int8:
 // Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {
   const void* data;
-  const float* scale;  // int8 only: value = scale[row] * (data - zero[row])
-  const int32_t* zero;
+  const float* scale;   // value = scale[row] * (data - zero[row]); may be null, as a scale of 1
+  const int32_t* zero;  // int8 only
 };
 
 // Weights in panels of `Gemm::panel` columns; a panel holds groups of `Gemm::group` inputs for each of its columns in
@@ -51,6 +51,10 @@ struct Gemm {
   // which int8 rows are multiplied with column by column, may be null.
   void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors, Range range,
                   void* data, float* scale, int32_t* zero);
+  // Scores of at most kBlockRows rows -> softmax(scores * scale + bias) in that form, but for a factor `share` per row.
+  // A row that sees nothing becomes uniform. The scores, in rows of whole vectors, are worked on in place.
+  void (*soften)(float* scores, int64_t stride, int64_t count, int64_t keys, float scale, const float* bias,
+                 int64_t bias_row_stride, int64_t bias_key_stride, void* data, float* share);
   // At most kBlockRows rows x panels [first, last) of the weights, through the epilogue.
   void (*multiply)(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
                    const Epilogue& epilogue);
@@ -64,9 +68,6 @@ struct Gemm {
 struct Kernels {
   const char* name;
   Gemm f32, bf16, s8;
-  // In place, per row: softmax(scores * scale + bias). A row that sees nothing becomes uniform.
-  void (*softmax)(float* scores, int64_t stride, int64_t rows, int64_t keys, float scale, const float* bias,
-                  int64_t bias_row_stride, int64_t bias_key_stride);
   // out = LayerNorm(in); gain and bias may be null; in and out may be the same.
   void (*layer_norm)(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                      const fb_norm& norm);

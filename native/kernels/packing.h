@@ -46,6 +46,29 @@ FB_INLINE void zip_rows(vi* rows) {
     for (int r = 0; r < Rows; ++r) rows[r] = zipped[r];
   }
 }
+#if FB_LANES == 8
+template <>
+[[gnu::always_inline]] inline void zip_rows<8>(
+    vi* rows) {  // with half the shuffles: only the last ones cross the middle of a vector
+  vi pairs[8], fours[8];
+#pragma GCC unroll 4
+  for (int r = 0; r < 8; r += 2) {
+    pairs[r] = __builtin_shufflevector(rows[r], rows[r + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[r + 1] = __builtin_shufflevector(rows[r], rows[r + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    const int from = r / 2 * 4 + r % 2, to = r / 2 * 4 + r % 2 * 2;
+    fours[to] = __builtin_shufflevector(pairs[from], pairs[from + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+    fours[to + 1] = __builtin_shufflevector(pairs[from], pairs[from + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < 4; ++r) {
+    rows[r] = __builtin_shufflevector(fours[r], fours[r + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    rows[r + 4] = __builtin_shufflevector(fours[r], fours[r + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+#endif
 
 // to[group][row] = from[row][group]
 FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
@@ -71,7 +94,7 @@ FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, i
 // Converts rows by convert(row, first_input, last_input, to), some inputs of a tile at a time, and interleaves them.
 template <class P, class Convert>
 FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Convert& convert) {
-  constexpr int64_t kInputs = kSlice<P> * P::kGroup;
+  constexpr int64_t kInputs = kSlice<P> / kLanes * kLanes * P::kGroup;  // whole vectors: the last one may be half used
   alignas(64) typename P::Stored converted[kTileRows][kInputs];
   const int64_t padded = round_up(inputs, P::kGroup);
   for (int64_t row = 0; row < count; row += kTileRows) {
@@ -83,7 +106,7 @@ FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Con
         convert(row + r, first, last, converted[r]);
         for (int64_t i = last - first; i < round_up(last - first, P::kGroup); ++i) converted[r][i] = 0;
       }
-      interleave(reinterpret_cast<const int32_t*>(converted), kSlice<P>, height,
+      interleave(reinterpret_cast<const int32_t*>(converted), kInputs / P::kGroup, height,
                  (last - first + P::kGroup - 1) / P::kGroup, reinterpret_cast<int32_t*>(tile + first * height));
     }
   }
@@ -100,8 +123,8 @@ inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64
                          void* data, float*, int32_t*) {
   prepare_rows<Bf16>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
     const float* x = rows + row * stride;
-    for (; i + kLanes <= last; i += kLanes, to += kLanes) put_bf16(to, load<vf>(x + i));
-    for (; i < last; ++i) put_bf16(to++, x[i]);
+    for (; i < last; i += kLanes, to += kLanes)
+      put_bf16(to, last - i >= kLanes ? load<vf>(x + i) : load_part(x + i, last - i));
   });
 }
 
@@ -141,15 +164,52 @@ inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t
     for (; i < last; i += kLanes, to += kLanes) {
       const vf value = scaled(x, factors, i, inputs);
       broken |= value - value != 0.0f;  // infinite or not a number
-      const vb levels = to_bytes(__builtin_convertvector(level(value * inverse + origin), vi));
-      if (last - i >= kLanes) {
-        store(to, levels);
-      } else {
-        for (int64_t j = 0; j < last - i; ++j) to[j] = levels[j];
-      }
+      store(to, to_bytes(__builtin_convertvector(level(value * inverse + origin), vi)));
     }
     if (any(broken)) scale[row] = __builtin_nanf("");
   });
+}
+
+// ---- scores -> inputs ----
+
+template <class P>
+void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float scale, const float* bias,
+            int64_t bias_row_stride, int64_t bias_key_stride, void* data, float* share) {
+  constexpr float kNothing = -__builtin_inff();
+  const bool plain = !bias && scale > 0;
+  const float factor = plain ? scale : 1.0f;
+  float peaks[kBlockRows];
+  vf totals[kBlockRows];
+  for (int64_t r = 0; r < count; ++r) {
+    float* row = scores + r * stride;
+    if (!plain)
+      for (int64_t i = 0; i < keys; ++i)
+        row[i] = row[i] * scale + (bias ? bias[r * bias_row_stride + i * bias_key_stride] : 0.0f);
+    for (int64_t i = keys; i < round_up(keys, kLanes); ++i) row[i] = kNothing;
+    vf top = splat(kNothing);
+    for (int64_t i = 0; i < keys; i += kLanes) top = maximum(top, load<vf>(row + i) * factor);
+    peaks[r] = largest(top);
+    totals[r] = vf{};
+    if (peaks[r] == kNothing) {
+      for (int64_t i = 0; i < keys; ++i) row[i] = 0;
+      peaks[r] = 0;
+    }
+  }
+  prepare_rows<P>(count, keys, data, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
+    const float* row = scores + r * stride;
+    const vf peak = splat(peaks[r]);
+    vf total = {};
+    for (; i < last; i += kLanes, to += kLanes) {
+      const vf e = exponential(load<vf>(row + i) * factor - peak);
+      total += e;
+      if constexpr (P::kGroup == 1 && sizeof(typename P::Weight) == sizeof(float))
+        store(to, e);
+      else
+        put_bf16(to, e);
+    }
+    totals[r] += total;
+  });
+  for (int64_t r = 0; r < count; ++r) share[r] = 1.0f / sum(totals[r]);
 }
 
 // ---- keys and values -> packed weights ----

@@ -1,48 +1,9 @@
-// What happens to whole rows between the products of one instruction set: softmax, LayerNorm, quantising weights.
+// What happens to whole rows between the products of one instruction set: LayerNorm, quantising weights.
 #pragma once
 #include "../kernels.h"
 #include "simd.h"
 
 namespace fusebert::FB_ISA {
-
-inline void softmax(float* scores, int64_t stride, int64_t rows, int64_t keys, float scale, const float* bias,
-                    int64_t bias_row_stride, int64_t bias_key_stride) {
-  constexpr float kNothing = -__builtin_inff();
-  const int64_t whole = keys / kLanes * kLanes, rest = keys - whole;
-  for (int64_t r = 0; r < rows; ++r, bias += bias ? bias_row_stride : 0) {
-    float* row = scores + r * stride;
-    const auto score = [&](int64_t i, int64_t count) {
-      const vf x = (count == kLanes ? load<vf>(row + i) : load_part(row + i, count, kNothing)) * scale;
-      if (!bias) return count == kLanes ? x : fill_after(x, count, kNothing);
-      if (bias_key_stride == 1 && count == kLanes) return x + load<vf>(bias + i);
-      float lane[kLanes];
-      for (int64_t j = 0; j < kLanes; ++j) lane[j] = j < count ? bias[(i + j) * bias_key_stride] : 0.0f;
-      return fill_after(x + load<vf>(lane), count, kNothing);
-    };
-    vf top = splat(kNothing);
-    for (int64_t i = 0; i < whole; i += kLanes) top = maximum(top, score(i, kLanes));
-    if (rest) top = maximum(top, score(whole, rest));
-    const float peak = largest(top);
-    if (peak == kNothing) {
-      for (int64_t i = 0; i < keys; ++i) row[i] = 1.0f / static_cast<float>(keys);
-      continue;
-    }
-    vf total = {};
-    for (int64_t i = 0; i < whole; i += kLanes) {
-      const vf e = exponential(score(i, kLanes) - peak);
-      store(row + i, e);
-      total += e;
-    }
-    if (rest) {
-      const vf e = exponential(score(whole, rest) - peak);
-      store_part(row + whole, e, rest);
-      total += e;
-    }
-    const float share = 1.0f / sum(total);
-    for (int64_t i = 0; i < whole; i += kLanes) store(row + i, load<vf>(row + i) * share);
-    for (int64_t i = whole; i < keys; ++i) row[i] *= share;
-  }
-}
 
 inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                        const fb_norm& norm) {

@@ -92,7 +92,9 @@ constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + kTileRows));
 
 constexpr int kStride = 4;  // groups from one fetch of memory to the next
 
-FB_INLINE vf to_float(vf sum, const InputRows&, const PackedWeights&, int64_t, int64_t) { return sum; }
+FB_INLINE vf to_float(vf sum, const InputRows& rows, const PackedWeights&, int64_t row, int64_t) {
+  return rows.scale ? sum * rows.scale[row] : sum;
+}
 FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weights, int64_t row, int64_t column) {
   vi exact = sum - rows.zero[row] * load<vi>(weights.sum + column);
   return __builtin_convertvector(exact, vf) * (load<vf>(weights.scale + column) * rows.scale[row]);
@@ -102,18 +104,20 @@ FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weight
 template <class P, class Activate>
 FB_INLINE void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
                       const PackedWeights& weights, int64_t column, const Epilogue& epilogue, Activate activate) {
-  for (int r = 0; r < height; ++r, ++row) {
+  const float* bias = epilogue.bias;
+  const int64_t left = weights.outputs - column, whole = left < vectors * kLanes ? left / kLanes : vectors;
+  for (int r = 0; r < height; ++r, ++row, sums += vectors) {
     float* out = epilogue.out + row * epilogue.out_stride;
     const float* residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_stride : nullptr;
-    for (int v = 0; v < vectors; ++v) {
-      const int64_t at = column + v * kLanes, left = weights.outputs - at;
-      const vf sum = to_float(sums[r * vectors + v], rows, weights, row, at);
-      const vf y = activate(epilogue.bias ? sum + load<vf>(epilogue.bias + at) : sum);
-      if (left >= kLanes) {
-        store(out + at, residual ? y + load<vf>(residual + at) : y);
-      } else {
-        store_part(out + at, residual ? y + load_part(residual + at, left) : y, left);
-      }
+    const auto value = [&](int64_t v, int64_t at) {
+      const vf sum = to_float(sums[v], rows, weights, row, at);
+      return activate(bias ? sum + load<vf>(bias + at) : sum);
+    };
+    for (int64_t v = 0, at = column; v < whole; ++v, at += kLanes)
+      store(out + at, residual ? value(v, at) + load<vf>(residual + at) : value(v, at));
+    if (whole < vectors) {
+      const int64_t at = column + whole * kLanes, some = weights.outputs - at;
+      store_part(out + at, residual ? value(whole, at) + load_part(residual + at, some) : value(whole, at), some);
     }
   }
 }

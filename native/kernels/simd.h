@@ -55,10 +55,8 @@ FB_INLINE vf splat(float x) { return x - vf{}; }            // not +: that would
 FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }  // b where either is NaN
 FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
-FB_INLINE vf nearest(vf x) {  // to the nearest even integer, for |x| < 2^22
-  const vf magic = splat(12582912.0f);
-  return x + magic - magic;
-}
+constexpr float kNearest = 12582912.0f;                         // added to |x| < 2^22, no fraction is left
+FB_INLINE vf nearest(vf x) { return x + kNearest - kNearest; }  // the even one of two
 FB_INLINE vf swap_neighbours(vf x) {
   vi place = {};
   for (int i = 0; i < kLanes; ++i) place[i] = i ^ 1;
@@ -93,12 +91,10 @@ FB_INLINE float largest(vf v) {
   return best;
 }
 
-// Relative error below 2e-7; exactly 0 below -87.3 (so a masked key weighs nothing), and NaN stays NaN.
+// For x up to 88. Relative error below 2e-7; exactly 0 below -87.3 (so a masked key weighs nothing), and NaN stays NaN.
 FB_INLINE vf exponential(vf x) {
-  const vf low = splat(-87.3f);
-  vf bounded = minimum(splat(88.3f), maximum(low, x));
-  vf n = nearest(bounded * 1.44269504f);
-  vf r = bounded - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+  const vf shifted = x * 1.44269504f + kNearest, n = shifted - kNearest;
+  const vf r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
   vf p = splat(1.39411190e-3f);
   p = p * r + 8.37513432e-3f;
   p = p * r + 4.16663513e-2f;
@@ -106,13 +102,13 @@ FB_INLINE vf exponential(vf x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  vf power = (vf)((__builtin_convertvector(n, vi) + 127) << 23);
-  return x < low ? vf{} : p * power;
+  const vf power = (vf)(((vu)shifted << 23) + 0x3f800000u);  // n is in the low bits
+  return x < -87.3f ? vf{} : p * power;
 }
 
-FB_INLINE vf sigmoid(vf x) { return 1.0f / (exponential(-x) + 1.0f); }
+FB_INLINE vf sigmoid(vf x) { return 1.0f / (exponential(minimum(splat(88.0f), -x)) + 1.0f); }
 FB_INLINE vf hyperbolic_tangent(vf x) {
-  vf t = 1.0f - 2.0f / (exponential(magnitude(x) * 2.0f) + 1.0f);
+  vf t = 1.0f - 2.0f / (exponential(minimum(splat(88.0f), magnitude(x) * 2.0f)) + 1.0f);
   vf series = x - x * x * x * 0.333333333f;  // where 1 - (almost 1) would lose digits
   return magnitude(x) < 0.02f ? series : (x < 0.0f ? -t : t);
 }

@@ -8,19 +8,18 @@ namespace fusebert::FB_ISA {
 #define FB_TEXT(x) FB_TEXT_(x)
 
 template <class P>
-constexpr Gemm gemm(decltype(Gemm::prepare) prepare, decltype(Gemm::pack_keys) keys,
+constexpr Gemm gemm(decltype(Gemm::prepare) prepare, decltype(Gemm::soften) soften, decltype(Gemm::pack_keys) keys,
                     decltype(Gemm::pack_values) values) {
-  return {P::kGroup, kPanel<P>,    kLanes, kTileRows, sizeof(typename P::Stored), sizeof(typename P::Weight),
-          prepare,   &multiply<P>, keys,   values};
+  return {P::kGroup, kPanel<P>,    kLanes, kTileRows, sizeof(typename P::Stored), sizeof(typename P::Weight), prepare,
+          soften,    &multiply<P>, keys,   values};
 }
 
 extern const Kernels table;
 const Kernels table = {
     FB_TEXT(FB_ISA_NAME),
-    gemm<F32>(&prepare_f32, &pack_keys<F32>, &pack_values<F32>),
-    gemm<Bf16>(&prepare_bf16, &pack_keys<Bf16>, &pack_values<Bf16>),
-    gemm<S8>(&prepare_s8, nullptr, nullptr),
-    &softmax,
+    gemm<F32>(&prepare_f32, &soften<F32>, &pack_keys<F32>, &pack_values<F32>),
+    gemm<Bf16>(&prepare_bf16, &soften<Bf16>, &pack_keys<Bf16>, &pack_values<Bf16>),
+    gemm<S8>(&prepare_s8, nullptr, nullptr, nullptr),
     &layer_norm,
     &quantize_weights,
 };
