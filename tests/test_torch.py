@@ -24,7 +24,7 @@ from fusebert import FusebertError, UnsupportedError
 from fusebert.formats import huggingface
 from fusebert.quantize import smooth, smooth_encoder
 from fusebert.torch import packing, settings
-from fusebert.torch.encoder import Fused
+from fusebert.torch.encoder import Fused, quick_output
 
 fusebert.torch.disable()  # other tests load stock models in this process
 
@@ -282,6 +282,65 @@ def test_weights_that_change_are_seen(pair, folders):
     for model in (ours, other):
         model.encoder.layer = model.encoder.layer[:2]
     assert_agree(stock.run(ours, ids()), stock.run(other, ids()))
+
+
+def test_weights_put_in_place_past_the_modules_are_seen(pair, folders):
+    """torch itself writes into the dicts of modules: functional_call, `to`, quantisation."""
+    theirs, ours = pair()
+    other = stock.load(folders("bert", seed=7))
+    x = torch.from_numpy(ids())
+    with torch.no_grad():
+        before, want = ours(x)[0], other(x)[0]
+        got = torch.func.functional_call(ours, dict(other.state_dict()), (x,))[0]
+        assert torch.allclose(got, want, atol=1e-5)
+        assert torch.equal(ours(x)[0], before)
+        for model in (theirs, ours):
+            model.encoder.layer[1].output.dense._parameters["bias"] = nn.Parameter(torch.ones(64))
+        assert torch.allclose(ours(x)[0], theirs(x)[0], atol=1e-5)
+        wider = nn.Linear(64, 130)
+        for model in (theirs, ours):
+            model.encoder.layer[2].intermediate._modules["dense"] = wider
+        assert torch.allclose(ours(x)[0], theirs(x)[0], atol=1e-5)
+
+
+def test_a_packed_form_fits_no_more_when_its_first_weight_went(pair):
+    """An encoder keeps its packed form, which does not hold that weight: another may come to lie in its place."""
+    _, ours = pair()
+    query = ours.encoder.layer[0].attention.self.query.weight
+    for change in (lambda: fusebert.torch.optimize(ours), lambda: setattr(query, "data", query.detach().clone())):
+        stock.run(ours, ids())
+        packed = ours.encoder.fusebert.packed
+        assert packed.fits(ours.encoder.fusebert.wiring.weights())
+        change()
+        assert not packed._places
+
+
+def test_rows_as_they_come(pair):
+    """A part of wider rows, and rows that want a gradient where none is kept."""
+    theirs, ours = pair()
+    wide = torch.randn(3, 21, 100)
+    with torch.no_grad():
+        for rows in (
+            wide[:, :, :64],
+            wide[:, ::2, 7:71],
+            wide.requires_grad_()[:, :, :64],
+            nn.Parameter(wide[..., :64]),
+        ):
+            assert torch.allclose(ours.encoder(rows)[0], theirs.encoder(rows)[0], atol=1e-5)
+
+
+def test_outputs_are_what_the_original_class_makes_of_them():
+    """They are made without its constructor, which is slow."""
+    rows, states = torch.ones(1, 2, 3), (torch.zeros(1, 2, 3),)
+    outputs = transformers.modeling_outputs
+    for kind in (outputs.BaseModelOutput, outputs.BaseModelOutputWithPastAndCrossAttentions):
+        for recorded in (None, states):
+            got, want = quick_output(kind, rows, recorded), kind(last_hidden_state=rows, hidden_states=recorded)
+            assert type(got) is type(want)
+            assert list(got.items()) == list(want.items())
+            assert list(vars(got).items()) == list(vars(want).items())
+            assert got.to_tuple() == want.to_tuple()
+            assert list(pickle.loads(pickle.dumps(got))) == list(want)
 
 
 def test_importing_is_enough(folders):

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from fusebert.encoder import Batch
@@ -20,8 +24,8 @@ from fusebert.graph import Array
 from fusebert.plan import PRODUCTS
 from fusebert.quantize import random_ids
 from fusebert.torch.masks import masked_batch
-from fusebert.torch.operator import encode, encode_compiled, is_tracing, untraced
-from fusebert.torch.packing import Recipe, packed_engine
+from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain, is_tracing, prepare, untraced
+from fusebert.torch.packing import Packed, Recipe, packed_engine, packed_form
 from fusebert.torch.settings import Settings
 from fusebert.torch.wiring import Wiring, layer_names
 
@@ -34,14 +38,16 @@ class State:
     of rows for int8; `hidden_rows` is what becomes of the rows that a mask hides."""
 
     def __init__(self, settings: Settings, hidden_rows: str, config: Any, base: nn.Module | None) -> None:
-        self.settings, self.hidden_rows, self.config, self.base = settings, hidden_rows, config, base
+        self.settings, self.hidden_rows, self.base = settings, hidden_rows, base
+        self.config = config or SimpleNamespace()
         self.sample: torch.Tensor | None = None
         self.ranges: Array | None = None
         self.warned: set[str] = set()
         self.wiring: Wiring | None = None
+        self.packed: Packed | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "wiring": None}
+        return {**vars(self), "wiring": None, "packed": None}
 
 
 class Fused(nn.Module):
@@ -62,14 +68,20 @@ class Fused(nn.Module):
             self._warn(reason)
             return super().forward(*args, **kwargs)
         states = bool(self._wants("output_hidden_states", named))
-        return self._answer(rows, self._run(rows, mask, states), states, named.get("return_dict", self.returns_dict))
+        outputs, run = self._prepare(rows, mask, states)
+        recorded = (rows, *outputs) if states else None
+        answer = self._answer(outputs[-1], recorded, named.get("return_dict", self.returns_dict))
+        run()  # last, for it leaves the caches empty
+        if recorded:
+            self._tell_recorders(recorded)
+        return answer
 
     def get_quantization_factors(self) -> list[float]:
         """The ranges that calibration saw so far, 8 numbers per layer."""
         return [] if self.fusebert.ranges is None else [float(number) for number in self.fusebert.ranges.ravel()]
 
     def _reason_against(self, rows: Any, mask: Any, more: tuple[Any, ...], named: dict[str, Any]) -> str:
-        if any(value is not None for value in more):
+        if more and any(value is not None for value in more):
             return "arguments after the mask are given by position"
         if self._wants("output_attentions", named):
             return "output_attentions is asked for"
@@ -79,16 +91,16 @@ class Fused(nn.Module):
             if name == "head_mask" and isinstance(value, (list, tuple)) and all(part is None for part in value):
                 continue
             return f"{name} is given" if name in _OTHER else f"{name} is not known to fusebert"
-        if not isinstance(rows, torch.Tensor) or rows.dim() != 3 or rows.device.type != "cpu":
+        if not isinstance(rows, torch.Tensor) or rows.dim() != 3 or not rows.is_cpu:
             return "the embedded rows are not a CPU tensor of three dimensions"
-        if mask is not None and (not isinstance(mask, torch.Tensor) or mask.device.type != "cpu"):
+        if mask is not None and (not isinstance(mask, torch.Tensor) or not mask.is_cpu):
             return f"the attention mask is a {type(mask).__name__} or not on the CPU"
         return self._reason_inside()
 
     def _reason_inside(self) -> str:
         """Why the modules inside may not be passed over, if so."""
         wiring = self.fusebert.wiring
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return "" if wiring else "its layers have not run since they changed"
         if wiring is None or not wiring.intact():
             try:
@@ -99,14 +111,20 @@ class Fused(nn.Module):
 
     def _wants(self, name: str, named: dict[str, Any]) -> Any:
         value = named.get(name)
-        return value if value is not None else getattr(self.fusebert.config, name, False)
+        if value is not None or is_compiling():
+            return value if value is not None else getattr(self.fusebert.config, name, False)
+        fields = object.__getattribute__(self.fusebert.config, "__dict__")  # transformers' own lookup is slow
+        return fields.get(name) or fields.get(f"_{name}")
 
     def _warn(self, reason: str) -> None:
-        if reason not in self.fusebert.warned and not torch.compiler.is_compiling():
+        if reason not in self.fusebert.warned and not is_compiling():
             self.fusebert.warned.add(reason)
             warnings.warn(f"fusebert: {type(self).__name__} runs the original encoder: {reason}", stacklevel=4)
 
-    def _run(self, rows: torch.Tensor, mask: torch.Tensor | None, states: bool) -> list[torch.Tensor]:
+    def _prepare(
+        self, rows: torch.Tensor, mask: torch.Tensor | None, states: bool
+    ) -> tuple[Sequence[torch.Tensor], Run]:
+        """The rows after every layer, or the last, and the call that fills them in."""
         state = self.fusebert
         wiring, settings = state.wiring, state.settings
         assert wiring is not None  # made when the encoder was
@@ -116,19 +134,23 @@ class Fused(nn.Module):
             state.sample = sample_rows(state.base) if _real(rows) else None
         if settings.calibrate and _real(rows) and not is_tracing():
             self._observe(rows, mask, weights, wiring)
+        if not is_compiling() and is_plain(rows):
+            packed = state.packed
+            if packed is None or not packed.fits(weights):
+                packed = state.packed = packed_form(weights, _recipe(wiring, settings), state.sample)
+            return prepare(packed.engine, rows, mask, wiring.heads, hidden_rows, settings.threads, states)
         arguments = (
             rows, mask, weights, state.sample, wiring.heads, wiring.activation, wiring.epsilon, settings.precision,
             list(settings.ranges), hidden_rows, settings.threads, states,
         )  # fmt: skip
-        return encode_compiled(*arguments) if torch.compiler.is_compiling() else encode(*arguments)
+        return encode_compiled(*arguments) if is_compiling() else encode(*arguments), done
 
-    def _answer(self, rows: torch.Tensor, outputs: list[torch.Tensor], states: bool, as_dict: Any) -> Any:
-        recorded = (rows, *outputs) if states else None
-        if recorded:
-            self._tell_recorders(recorded)
+    def _answer(self, last: torch.Tensor, recorded: tuple[torch.Tensor, ...] | None, as_dict: Any) -> Any:
         if as_dict or self.returns_dict is ...:
-            return self.output_type(last_hidden_state=outputs[-1], hidden_states=recorded)
-        return (outputs[-1], recorded) if recorded else (outputs[-1],)
+            if is_compiling():
+                return self.output_type(last_hidden_state=last, hidden_states=recorded)
+            return quick_output(self.output_type, last, recorded)
+        return (last, recorded) if recorded else (last,)
 
     def _tell_recorders(self, states: tuple[torch.Tensor, ...]) -> None:
         """Since version 5, transformers records hidden states by hooks on the layers, which are not called here."""
@@ -150,7 +172,7 @@ class Fused(nn.Module):
 
         batch: Batch = masked_batch(mask, tuple(rows.shape[:2]), max(wiring.heads), "skip")
         flat = rows.detach().float().reshape(-1, rows.shape[-1]).numpy()
-        engine = packed_engine(weights, Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon))
+        engine = packed_engine(weights, _recipe(wiring, Settings()))
         engine.run(np.ascontiguousarray(flat[batch.index]), batch, observer=widen)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -187,6 +209,16 @@ def _make_class(original: type[nn.Module]) -> type[Fused]:
     return type(f"Fused{original.__name__}", (Fused, original), members)
 
 
+def quick_output(kind: type[Any], rows: torch.Tensor, states: tuple[torch.Tensor, ...] | None) -> Any:
+    """What that class of outputs makes of these; its own constructor takes longer than everything else here."""
+    output: Any = OrderedDict.__new__(kind)
+    vars(output).update(dict.fromkeys(kind.__dataclass_fields__), last_hidden_state=rows, hidden_states=states)
+    OrderedDict.__setitem__(output, "last_hidden_state", rows)
+    if states is not None:
+        OrderedDict.__setitem__(output, "hidden_states", states)
+    return output
+
+
 def revive(original: type[nn.Module]) -> Fused:
     """An empty fused encoder, for unpickling and copying."""
     kind = fused_class(original)
@@ -214,5 +246,9 @@ def sample_rows(base: Any) -> torch.Tensor | None:
         return rows.float().contiguous()  # type: ignore[no-any-return]
 
 
+def _recipe(wiring: Wiring, settings: Settings) -> Recipe:
+    return Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon, settings.precision, settings.ranges)
+
+
 def _real(rows: torch.Tensor) -> bool:
-    return type(rows) is torch.Tensor and not torch.compiler.is_compiling()
+    return type(rows) is torch.Tensor and not is_compiling()

@@ -18,22 +18,33 @@ from fusebert.graph import Array
 
 HIDES = -1e4  # what is added to a score to hide it: this or less, the least that any framework uses
 HIDES_EVERYTHING = -1e30  # added to a whole row, it leaves no trace of the scores
+_USUAL = (torch.float32, torch.bool)
 
 
 def masked_batch(mask: torch.Tensor | None, shape: tuple[int, int], heads: int, hidden_rows: str) -> Batch:
     """The rows to compute of a padded batch `shape`; `hidden_rows` as for Batch.masked."""
     if mask is None:
         return _full(shape)
-    if mask.dtype not in (torch.bool, torch.float32) and (mask.dim() == 4 or mask.is_floating_point()):
+    array = _array(mask)
+    rows = _rows(array, shape)
+    if rows is None:
+        return Batch.masked(array, shape, hidden_rows, heads)
+    if rows.tobytes() == (b"\1" * rows.size if rows.dtype.kind == "b" else bytes(rows.nbytes)):  # the quickest look
+        return _full(shape)
+    visible = rows if rows.dtype.kind == "b" else _visible(rows)
+    if visible is None:
+        return Batch.masked(array, shape, hidden_rows, heads)
+    visible = np.broadcast_to(visible, shape)
+    if hidden_rows == "compute":
+        return replace(_full(shape), visible=visible.view(np.uint8).ravel())
+    return Batch.masked(visible, shape, hidden_rows)
+
+
+def _array(mask: torch.Tensor) -> Array:
+    if mask.dtype not in _USUAL and (mask.dim() == 4 or mask.is_floating_point()):
         mask = mask.float()
-    array = mask.detach().numpy()
-    visible = array if array.ndim <= 2 else _visible_rows(array, shape)
-    if visible is not None and visible.shape == shape and visible.dtype == np.bool_:
-        if visible.all():
-            return _full(shape)
-        if hidden_rows == "compute":
-            return replace(_full(shape), visible=visible.view(np.uint8).ravel())
-    return Batch.masked(array if visible is None else visible, shape, hidden_rows, heads)
+    array: Array = (mask.detach() if mask.requires_grad else mask).numpy()
+    return array
 
 
 @lru_cache(256)
@@ -41,21 +52,25 @@ def _full(shape: tuple[int, int]) -> Batch:
     return Batch.masked(None, shape)
 
 
-def _visible_rows(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_] | None:
-    """The 0/1 rows `[sequences, length]` that say the same as a four-dimensional mask, if there are such."""
-    sequences, length = shape
-    if mask.ndim != 4 or mask.shape[1] != 1 or mask.shape[0] not in (1, sequences) or mask.shape[3] != length:
+def _rows(mask: Array, shape: tuple[int, int]) -> Array | None:
+    """The rows of a mask, one for all sequences or one for each, if it is boolean or to be added and has no others."""
+    if mask.ndim == 2:
+        return mask if mask.dtype.kind == "b" and mask.shape == shape else None
+    if mask.ndim != 4:
         return None
-    if mask.shape[2] == 0:
+    sequences, heads, queries, length = mask.shape
+    if sequences not in (1, shape[0]) or heads != 1 or not queries or length != shape[1]:
         return None
-    rows = mask[:, 0, 0]
-    if mask.shape[2] > 1 and mask.strides[2] and not np.array_equal(mask, np.broadcast_to(mask[:, :, :1], mask.shape)):
+    if queries > 1 and mask.strides[2] and not np.array_equal(mask, np.broadcast_to(mask[:, :, :1], mask.shape)):
         return None
-    if mask.dtype != np.bool_:
-        visible = rows == 0
-        if not visible.all():
-            blind = ~visible.any(1)
-            if not (visible | (rows <= HIDES)).all() or not (rows[blind] <= HIDES_EVERYTHING).all():
-                return None
-        rows = visible
-    return rows if rows.shape == shape else np.broadcast_to(rows, shape)
+    rows: Array = mask[:, 0, 0]
+    return rows
+
+
+def _visible(rows: Array) -> NDArray[np.bool_] | None:
+    """The 0/1 rows that say the same as rows to be added, if there are such."""
+    visible: NDArray[np.bool_] = rows == 0
+    blind = ~visible.any(1)
+    if not (visible | (rows <= HIDES)).all() or not (rows[blind] <= HIDES_EVERYTHING).all():
+        return None
+    return visible

@@ -3,14 +3,21 @@ run it: eager, jit.trace, torch.compile, torch.export. Weights are inputs, so a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, from_numpy, is_grad_enabled
+from torch._C import _get_tracing_state, _len_torch_dispatch_stack
+from torch._C._autograd import _profiler_enabled
+from torch._C._functorch import peek_interpreter_stack
 
+from fusebert.engine import EncoderEngine
 from fusebert.errors import FusebertError
+from fusebert.graph import Array
 from fusebert.torch.masks import masked_batch
 from fusebert.torch.packing import PER_LAYER, Recipe, packed_engine, thread_pool
 
@@ -20,6 +27,8 @@ _LIBRARY.define(
     "str precision, float[] ranges, str padding, int threads, bool states) -> Tensor[]",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_FLOATS = torch.float32
+Run = Callable[[], None]
 _NO_GRADIENT = "fusebert is for inference only and has no gradient: call .eval() under torch.no_grad(), or .train()"
 
 
@@ -37,21 +46,53 @@ def _encode(
     threads: int,
     states: bool,
 ) -> list[torch.Tensor]:
-    """The rows after the last layer, or after every layer if `states`; each `[sequences, length, hidden]`."""
     engine = packed_engine(weights, Recipe(tuple(heads), activation, epsilon, precision, tuple(ranges)), sample)
-    if rows.dim() != 3:
-        raise FusebertError(f"rows have shape {tuple(rows.shape)}, but must be [sequences, length, hidden]")
-    sequences, length, hidden = rows.shape
-    batch = masked_batch(mask, (sequences, length), max(heads), padding)
-    given = (
-        rows.detach() if rows.dtype == torch.float32 and rows.is_contiguous() else rows.detach().float().contiguous()
-    )
-    make = np.empty if len(batch.index) == sequences * length else np.zeros
-    outputs = [make((sequences * length, hidden), np.float32) for _ in range(len(heads) if states else 1)]
-    flat = given.numpy().reshape(-1, hidden)
-    engine.run_padded(flat, outputs[-1], batch, outputs if states else [], thread_pool(threads))
-    answers = [torch.from_numpy(output.reshape(rows.shape)) for output in outputs]
-    return answers if rows.dtype == torch.float32 else [answer.to(rows.dtype) for answer in answers]
+    outputs, run = prepare(engine, rows, mask, heads, padding, threads, states)
+    run()
+    return outputs
+
+
+def prepare(
+    engine: EncoderEngine,
+    rows: torch.Tensor,
+    mask: torch.Tensor | None,
+    heads: list[int],
+    padding: str,
+    threads: int,
+    states: bool,
+) -> tuple[list[torch.Tensor], Run]:
+    """The rows after the last layer, or after every layer if `states`, each `[sequences, length, hidden]`, and the call
+    that fills them in.
+
+    It reads weights so large that afterwards nothing is in the caches: each function of torch then costs far more than
+    what it does. So there are few of them here, and none need follow the call."""
+    given = _floats(rows)
+    shape = given.shape
+    if len(shape) != 3:
+        raise FusebertError(f"rows have shape {shape}, but must be [sequences, length, hidden]")
+    batch = masked_batch(mask, shape[:2], max(heads), padding)
+    flat = given.reshape(-1, shape[2])
+    flat = flat if flat.flags.c_contiguous else flat.copy()
+    make = np.empty_like if len(batch.index) == len(flat) else np.zeros_like
+    arrays = [make(flat) for _ in range(len(heads) if states else 1)]
+    outputs = [from_numpy(array.reshape(shape)) for array in arrays]
+    pool = thread_pool(threads)
+    run = partial(engine.run_padded, flat, arrays[-1], batch, arrays if states else [], pool)
+    if rows.dtype == _FLOATS:
+        return outputs, run
+    run()
+    return [output.to(rows.dtype) for output in outputs], done
+
+
+def done() -> None:
+    """The call where all is filled in."""
+
+
+def _floats(tensor: torch.Tensor) -> Array:
+    if tensor.dtype != _FLOATS or tensor.requires_grad:
+        tensor = tensor.detach().float()
+    array: Array = tensor.numpy()
+    return array
 
 
 def _encode_fake(rows: torch.Tensor, _mask: Any, weights: list[torch.Tensor], *rest: Any) -> list[torch.Tensor]:
@@ -90,7 +131,7 @@ _operator = torch.ops.fusebert.encode.default
 
 def is_tracing() -> bool:
     """Whether torch.jit.trace is at work."""
-    return torch._C._get_tracing_state() is not None
+    return _get_tracing_state() is not None
 
 
 @contextmanager
@@ -106,19 +147,19 @@ def untraced() -> Iterator[None]:
 
 
 def encode(*arguments: Any) -> list[torch.Tensor]:
-    """Calls the operator; past torch's dispatcher, which looks at every weight, where nobody listens to it."""
-    if type(arguments[0]) is torch.Tensor and not (torch.is_grad_enabled() or is_tracing() or _is_watched()):
-        return _encode(*arguments)
+    """Calls the operator."""
     return list(_operator(*arguments))
 
 
-def _is_watched() -> bool:
-    """Whether a profiler, a mode (fake tensors, proxies) or a transform such as vmap wants to see every operator."""
-    torch_c: Any = torch._C
-    return bool(
-        torch_c._autograd._profiler_enabled()
-        or torch_c._len_torch_dispatch_stack()
-        or torch_c._functorch.peek_interpreter_stack() is not None
+def is_plain(rows: torch.Tensor) -> bool:
+    """Whether the engine may be called past the dispatcher, which looks at every weight: no gradient is kept, and
+    nobody wants to see every operator: no tracer, profiler, mode (fake tensors, proxies) or transform such as vmap."""
+    return type(rows) is Tensor and not (
+        is_grad_enabled()
+        or _get_tracing_state() is not None
+        or _profiler_enabled()
+        or _len_torch_dispatch_stack()
+        or peek_interpreter_stack() is not None
     )
 
 

@@ -11,12 +11,14 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import cache
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
+from torch import get_num_threads
 
 from fusebert.encoder import Encoder, Layer, Linear, Norm
 from fusebert.engine import EncoderEngine, cores, pool
@@ -39,62 +41,84 @@ class Recipe(NamedTuple):
     ranges: tuple[float, ...] = ()
 
 
-class _Packed:
+class Packed:
     """An engine with what must still hold for it to be the right one."""
 
-    def __init__(self, engine: EncoderEngine, weights: Sequence[torch.Tensor], places: Any, versions: Any) -> None:
-        self.engine, self.places, self.versions, self.first = engine, places, versions, id(weights[0])
+    def __init__(self, weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> None:
+        self._places, self._versions = _places(weights), _versions(weights)
+        self.engine = _pack(weights, recipe, sample)
+        self.first = id(weights[0])
         # Kept, so that no other tensor can come to lie in the same place unseen. The first one's memory is not: with it
         # the entry goes.
         first = weights[0].untyped_storage().data_ptr()
-        self.kept = [w.detach() for w in weights if w.untyped_storage().data_ptr() != first]
-        self.probes = [_bits(w)[len(w) // 2, w.shape[1] // 2 :][:1] for w in self.kept if w.dim() == 2]
-        self.seen = self._probe()
+        self._kept = [w.detach() for w in weights if w.untyped_storage().data_ptr() != first]
+        self._memory, self._probes = _probes([w for w in self._kept if w.dim() == 2])
+        self._seen = self._probe()
 
-    def fits(self, places: tuple[int, ...], versions: tuple[int, ...]) -> bool:
+    def fits(self, weights: list[torch.Tensor]) -> bool:
         """Whether these are still the weights it was packed from. Merging an adapter writes past torch's versions
         (`weight.data += delta`), so a number of every matrix is looked at as well."""
-        return self.versions == versions and self.places == places and self.seen == self._probe()
+        return _places(weights) == self._places and _versions(weights) == self._versions and self._probe() == self._seen
 
-    def _probe(self) -> list[int]:
-        return list(map(_item, self.probes))
+    def fits_no_more(self) -> None:
+        """Tells whoever keeps it that it is of no use."""
+        self._places = []
+
+    def _probe(self) -> bytes:
+        return self._memory.take(self._probes).tobytes()
+
+
+def _probes(matrices: list[torch.Tensor]) -> tuple[Array, Array]:
+    """The memory in which all of these lie, as bytes, and where in it a number of each is. Reading one array is quicker
+    than reading one per matrix; what lies between them is not touched."""
+    if not matrices:
+        return np.empty(0, np.uint8), np.empty(0, np.intp)
+    numbers = [matrix[len(matrix) // 2, matrix.shape[1] // 2] for matrix in matrices]
+    addresses = np.array([number.data_ptr() + byte for number in numbers for byte in range(number.element_size())])
+    low, high = int(addresses.min()), int(addresses.max())
+    first = np.ctypeslib.as_array((ctypes.c_uint8 * 1).from_address(low))
+    return as_strided(first, (high - low + 1,), (1,)), addresses - low
 
 
 _Key = tuple[int, Recipe]
-_cache: dict[_Key, list[_Packed]] = {}
+_cache: dict[_Key, list[Packed]] = {}
 _watched: set[_Key] = set()  # whose memory will tell when it goes
 _lock = threading.RLock()
-_HOME = os.getpid()  # a forked child has none of the threads that OpenMP started here
+_HOME = _process = os.getpid()  # a forked child has none of the threads that OpenMP started here
 _version = attrgetter("_version")
-_item = methodcaller("item")
 
 
 def packed_engine(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None = None) -> EncoderEngine:
     """The engine for these weights; `sample` is embedded rows `[sequences, length, hidden]` to smooth int8 with."""
-    places = tuple(map(torch.Tensor.data_ptr, weights))
-    versions = _versions(weights)
-    key = (places[0] if places else 0, recipe)
+    return packed_form(weights, recipe, sample).engine
+
+
+def packed_form(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> Packed:
+    """The same, to be kept by who will ask again whether it `fits`."""
+    key = (weights[0].data_ptr() if weights else 0, recipe)
     for packed in _cache.get(key, ()):
-        if packed.fits(places, versions):
-            return packed.engine
+        if packed.fits(weights):
+            return packed
     with _lock:
         entries = _cache.setdefault(key, [])
         for packed in entries:
-            if packed.fits(places, versions):
-                return packed.engine
+            if packed.fits(weights):
+                return packed
         entries[:] = [packed for packed in entries if packed.first != id(weights[0])][-_MOST + 1 :]
-        made = _Packed(_pack(weights, recipe, sample), weights, places, versions)
+        made = Packed(weights, recipe, sample)
         if key not in _watched:
             _watched.add(key)
             weakref.finalize(weights[0].untyped_storage(), _drop, key).atexit = False
         entries.append(made)
-        return made.engine
+        return made
 
 
 def forget(weights: list[torch.Tensor]) -> None:
     """Drops every packed form of these weights; they are packed again when they are next used."""
     with _lock:
         for key in [key for key in _cache if key[0] == weights[0].data_ptr()]:
+            for packed in _cache[key]:
+                packed.fits_no_more()
             _cache[key].clear()
 
 
@@ -106,13 +130,26 @@ def packed_bytes() -> int:
 def thread_pool(threads: int) -> Any:
     """The pool of that many threads; of 0, as many as torch uses and this process may. Where these are as many as
     torch's own they are torch's own, for those spin after each operator and would be in the way of others."""
+    return _pool_beside(threads, get_num_threads(), _process)
+
+
+@cache
+def _pool_beside(threads: int, torchs: int, process: int) -> Any:
     count = threads or _usable()
-    return _pool(count, os.getpid(), count == torch.get_num_threads())
+    return _pool(count, process, count == torchs)
 
 
 @cache
 def _pool(threads: int, process: int, as_torch: bool) -> Any:
     return pool(threads, _gomp_parallel() if as_torch and process == _HOME else None)
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_process)
 
 
 def _gomp_parallel() -> int | None:
@@ -126,7 +163,7 @@ def _gomp_parallel() -> int | None:
 
 
 def _usable() -> int:
-    return max(1, min(torch.get_num_threads(), _cores()))
+    return max(1, min(get_num_threads(), _cores()))
 
 
 @cache
@@ -136,20 +173,25 @@ def _cores() -> int:
 
 def _drop(key: _Key) -> None:
     _watched.discard(key)
-    _cache.pop(key, None)
+    for packed in _cache.pop(key, ()):
+        packed.fits_no_more()
 
 
-def _versions(weights: list[torch.Tensor]) -> tuple[int, ...]:
+def _places(weights: list[torch.Tensor]) -> list[int]:
+    return list(map(torch.Tensor.data_ptr, weights))
+
+
+def _versions(weights: list[torch.Tensor]) -> list[int]:
     try:
-        return tuple(map(_version, weights))
+        return list(map(_version, weights))
     except RuntimeError:  # a tensor that was made under inference_mode counts no changes
-        return tuple(0 if w.is_inference() else w._version for w in weights)
+        return [0 if w.is_inference() else w._version for w in weights]
 
 
 def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> EncoderEngine:
     encoder = encoder_of(weights, recipe)
     plan = make_plan(recipe.precision, len(encoder.layers), recipe.ranges or None)
-    threads = _pool(_usable(), os.getpid(), as_torch=False)
+    threads = _pool(_usable(), _process, as_torch=False)
     if plan.decoder == "s8" and not recipe.ranges:
         encoder = smooth_encoder(encoder, _sample_rows(sample, encoder.hidden), threads)
     return EncoderEngine(encoder, plan, threads)
@@ -180,11 +222,6 @@ def _layer(arrays: list[Array], heads: int, recipe: Recipe) -> Layer:
         Linear(*ffn_in), Linear(*ffn_out), Norm(*output_norm, recipe.epsilon), heads, recipe.activation,
         scale=float((len(query[0]) // heads) ** -0.5),
     )  # fmt: skip
-
-
-def _bits(matrix: torch.Tensor) -> Array:
-    """The numbers of a matrix, where they lie, as integers: NaN is then the same as itself."""
-    return matrix.view({2: torch.int16, 4: torch.int32}[matrix.element_size()]).numpy()
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -5,11 +5,12 @@ the mathematics of fusebert is refused with the reason."""
 
 from __future__ import annotations
 
-from operator import getitem
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._dynamo.guards import dict_version
+from torch.utils.hooks import RemovableHandle
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.huggingface import BERT_LAYER, DISTILBERT_LAYER
@@ -40,54 +41,50 @@ def layer_names(kind: type[nn.Module]) -> Any:
 
 
 class Wiring:
-    """Where an encoder's weights are, found once; `intact` says, quickly, whether it is all still there."""
+    """Where an encoder's weights are, found once; `intact` says whether it is all still there. It is asked in every
+    call, after the engine has emptied the caches: what counts is how few objects it looks at."""
 
     def __init__(self, encoder: nn.Module, names: dict[str, str]) -> None:
-        self._layers: nn.ModuleList = encoder.layer  # type: ignore[assignment]
-        layers = list(self._layers)
-        if not layers:
+        self.layers: list[nn.Module] = list(encoder.layer)  # type: ignore[arg-type]
+        if not self.layers:
             raise UnsupportedError("it has no layers")
-        for layer in layers:
+        for layer in self.layers:
             _refuse_other_mathematics(layer)
-        self.sources = [layer.get_submodule(names[word]) for layer in layers for word in _ORDER]
-        for source in self.sources:
-            _check_source(source)
-        self._slots = [source._parameters for source in self.sources for _ in (0, 1)]
-        self._names = ["weight", "bias"] * len(self.sources)
-        parents = [(parent._modules, name, child) for parent in encoder.modules() for name, child in _children(parent)]
-        self._parents, self._children, self._modules = (list(column) for column in zip(*parents, strict=True))
-        inner = [module for layer in layers for module in layer.modules()]
+        self.sources = [layer.get_submodule(names[word]) for layer in self.layers for word in _ORDER]
+        owners = [module._modules for module in encoder.modules() if module._modules]
+        self._owners: list[dict[str, Any]] = [*owners, *(source._parameters for source in self.sources)]
+        self._versions = list(map(dict_version, self._owners))
+        self._weights = [_own(source, name) for source in self.sources for name in ("weight", "bias")]
+        inner = [module for layer in self.layers for module in layer.modules()]
         self._hooks = [hooks for module in inner for hooks in (module._forward_hooks, module._forward_pre_hooks)]
-        self.layers = layers
-        self.heads = [_heads(layer) for layer in layers]
-        self.activation = _same("activation", [_activation(layer) for layer in layers])
+        self._unhooked = -1  # what RemovableHandle counted when nobody listened
+        self.heads = [_heads(layer) for layer in self.layers]
+        self.activation = _same("activation", [_activation(layer) for layer in self.layers])
         self.epsilon = _same("LayerNorm epsilon", [s.eps for s in self.sources if isinstance(s, nn.LayerNorm)])
 
     def intact(self) -> bool:
-        """Whether no module was put in another's place since."""
-        try:
-            present = list(map(getitem, self._parents, self._children))
-        except KeyError:
-            return False
-        return present == self._modules and len(self._layers) == len(self.heads)
+        """Whether no module or parameter was put in another's place since."""
+        together = self._owners[:]  # copying a list fetches all that is in it, one does not wait for the other
+        return list(map(dict_version, together)) == self._versions
 
     def foreign_hooks(self) -> bool:
         """Whether someone listens to modules that the operator does not call, other than transformers' recorders."""
-        return any(self._hooks) and any(
+        handles = RemovableHandle.next_id  # every hook takes a number
+        if handles == self._unhooked:
+            return False
+        found = any(
             not getattr(hook, "__module__", "").startswith("transformers.")
             for hooks in self._hooks
             for hook in hooks.values()
         )
+        self._unhooked = -1 if found else handles
+        return found
 
     def weights(self) -> list[torch.Tensor]:
-        """The parameters, 16 per layer."""
+        """The parameters, 16 per layer, while it is intact."""
         if torch.compiler.is_compiling():  # in words that the compiler knows
             return [tensor for source in self.sources for tensor in (source.weight, source.bias)]  # type: ignore[misc]
-        return list(map(getitem, self._slots, self._names))  # type: ignore[arg-type]
-
-
-def _children(parent: nn.Module) -> list[tuple[str, nn.Module | None]]:
-    return list(parent._modules.items())
+        return self._weights
 
 
 def _refuse_other_mathematics(layer: nn.Module) -> None:
@@ -104,11 +101,13 @@ def _refuse_other_mathematics(layer: nn.Module) -> None:
             raise UnsupportedError(f"its scores are scaled by {scale}")
 
 
-def _check_source(source: nn.Module) -> None:
+def _own(source: nn.Module, name: str) -> torch.Tensor:
     if type(source) not in (nn.Linear, nn.LayerNorm):
         raise UnsupportedError(f"a {type(source).__name__} stands where a Linear or LayerNorm is expected")
-    if source._parameters.get("weight") is None or source._parameters.get("bias") is None:
+    tensor = source._parameters.get(name)
+    if tensor is None:
         raise UnsupportedError(f"a {type(source).__name__} has no weight or bias of its own")
+    return tensor
 
 
 def _heads(layer: nn.Module) -> int:
