@@ -110,7 +110,7 @@ def beyond(encoder: Encoder, precision: str, given: argparse.Namespace) -> Itera
         bare.call()
         if not np.array_equal(call(), bare.output):
             raise SystemExit("the op and the engine do not give the same bits")
-        yield shape, precision, *overhead(call, bare.call, given.seconds / 6, not given.json)
+        yield shape, precision, *overhead(call, bare.call, given.seconds / 2, not given.json)
 
 
 def measure(name: str, given: argparse.Namespace) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:

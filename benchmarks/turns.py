@@ -1,5 +1,6 @@
 """How all benchmarks measure: calls take turns, the best call counts; and what a call costs beyond the bare engine."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -10,9 +11,11 @@ from fusebert.encoder import Batch
 from fusebert.engine import EncoderEngine
 from fusebert.graph import Array
 from fusebert.measure.timing import Timing, interleave
+from fusebert.progress import progress
 
 SHORT = ("1x16", "1x128")  # where what a host adds would show
 OVERHEAD = ("shape", "precision", "call_us", "bare_us", "overhead_us", "overhead_percent")
+_LEAST, _ROUNDS = 3, 100
 
 
 def in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, show: bool = True) -> dict[str, Timing]:
@@ -23,11 +26,29 @@ def in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float, show: bool 
 def overhead(
     call: Callable[[], Any], bare: Callable[[], Any], seconds: float, show: bool = True
 ) -> tuple[int, int, int, float]:
-    """Microseconds of a call, of the bare engine doing the same, and the difference, also in percent. A turn is several
-    calls, as a service makes them: the first wakes threads that slept while the other had its turn."""
-    timings = interleave({"call": call, "bare": bare}, 30, show=show, times=4, within=seconds)
-    inside, alone = timings["call"].best * 1e3, timings["bare"].best * 1e3
-    return round(inside), round(alone), round(inside - alone), round(100 * (inside / alone - 1), 1)
+    """Microseconds of a call, of the bare engine doing the same, and the difference, also in percent.
+
+    In every round the best call of a turn is compared with the best of the turn beside it, which saw the same machine;
+    the median of these differences counts. The first call of a turn wakes threads that slept, and does not count."""
+    inside: list[float] = []
+    alone: list[float] = []
+    until = time.perf_counter() + seconds
+    with progress("measuring", _ROUNDS, show) as advance:
+        while len(alone) < _LEAST or (len(alone) < _ROUNDS and time.perf_counter() < until):
+            turns = [(call, inside), (bare, alone)]
+            for one, best in turns if len(alone) % 2 else reversed(turns):
+                one()
+                best.append(min(_microseconds(one) for _ in range(3)))
+            advance(1)
+    more = float(np.median(np.subtract(inside, alone)))
+    engine = float(np.median(alone))
+    return round(engine + more), round(engine), round(more), round(100 * more / engine, 1)
+
+
+def _microseconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return (time.perf_counter() - start) * 1e6
 
 
 class Bare:

@@ -12,7 +12,6 @@ from test_encoder import random_encoder
 
 from fusebert import engine
 from fusebert.encoder import reference
-from fusebert.measure import timing
 from fusebert.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -87,11 +86,18 @@ def test_the_ceiling_is_measured():
     assert min(found.reached.values()) > 0
 
 
-def test_overhead_is_the_best_call_beyond_the_best_bare_one(monkeypatch):
-    """Microseconds and percent, of milliseconds; a slow call now and then changes nothing."""
-    taken = {"call": [1.03, 9.0, 1.05], "bare": [1.2, 1.0, 7.0]}
-    monkeypatch.setattr(turns, "interleave", lambda calls, *_, **__: {n: timing._timing(taken[n]) for n in calls})
-    assert turns.overhead(len, len, 1) == (1030, 1000, 30, 3.0)
+def test_overhead_is_what_a_call_takes_beyond_the_bare_one_beside_it(monkeypatch):
+    """Microseconds and percent; neither a machine that gets slower nor a slow call now and then changes anything."""
+    now, calls = [0.0], [0]
+
+    def take(seconds: float) -> None:
+        calls[0] += 1
+        slower = 1 + calls[0] * 1e-6
+        now[0] += seconds * slower * (5 if calls[0] % 7 == 0 else 1)
+
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    found = turns.overhead(lambda: take(0.00103), lambda: take(0.001), 0.2, show=False)
+    assert found == (pytest.approx(1030, abs=1), pytest.approx(1000, abs=1), pytest.approx(30, abs=1), 3.0)
 
 
 def test_the_bare_engine_does_the_work_of_a_model():
