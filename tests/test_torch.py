@@ -315,6 +315,20 @@ def test_a_packed_form_fits_no_more_when_its_first_weight_went(pair):
         assert not packed._places
 
 
+def test_other_modules_around_the_same_weights_are_seen(pair):
+    """The weights still fit what was packed, but the epsilon beside them does not."""
+    theirs, ours = pair()
+    x = torch.from_numpy(ids())
+    with torch.no_grad():
+        before = ours(x)[0]
+        for model in (theirs, ours):
+            for part in (part for layer in model.encoder.layer for part in (layer.attention.output, layer.output)):
+                norm = nn.LayerNorm(64, eps=0.5)
+                norm.weight, norm.bias, part.LayerNorm = part.LayerNorm.weight, part.LayerNorm.bias, norm
+        assert torch.allclose(ours(x)[0], theirs(x)[0], atol=1e-5)
+        assert not torch.allclose(ours(x)[0], before, atol=1e-3)
+
+
 def test_rows_as_they_come(pair):
     """A part of wider rows, and rows that want a gradient where none is kept."""
     theirs, ours = pair()

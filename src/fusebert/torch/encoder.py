@@ -105,6 +105,7 @@ class Fused(nn.Module):
         if wiring is None or not wiring.intact():
             try:
                 wiring = self.fusebert.wiring = wire(self)
+                self.fusebert.packed = None  # its weights may be the same, what surrounds them is not
             except UnsupportedError as error:
                 return str(error)
         return "hooks listen to its layers" if wiring.foreign_hooks() else ""
