@@ -13,7 +13,6 @@ FB_INLINE float bf16_value(float x) {
   bits = x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u : 0x7fc00000u;
   return load<float>(&bits);
 }
-FB_INLINE void put_bf16(float* to, float x) { *to = bf16_value(x); }
 FB_INLINE void put_bf16(uint16_t* to, float x) {
   float rounded = bf16_value(x);
   *to = static_cast<uint16_t>(load<uint32_t>(&rounded) >> 16);
@@ -47,9 +46,8 @@ FB_INLINE void zip_rows(vi* rows) {
   }
 }
 #if FB_LANES == 8
-template <>
-[[gnu::always_inline]] inline void zip_rows<8>(
-    vi* rows) {  // with half the shuffles: only the last ones cross the middle of a vector
+template <>  // with half the shuffles: only the last ones cross the middle of a vector
+[[gnu::always_inline]] inline void zip_rows<8>(vi* rows) {
   vi pairs[8], fours[8];
 #pragma GCC unroll 4
   for (int r = 0; r < 8; r += 2) {
@@ -202,7 +200,7 @@ void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float sc
     for (; i < last; i += kLanes, to += kLanes) {
       const vf e = exponential(load<vf>(row + i) * factor - peak);
       total += e;
-      if constexpr (P::kGroup == 1 && sizeof(typename P::Weight) == sizeof(float))
+      if constexpr (sizeof(typename P::Weight) == sizeof(float))
         store(to, e);
       else
         put_bf16(to, e);

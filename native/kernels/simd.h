@@ -43,14 +43,6 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = lane[i];
 }
 
-// Lanes from n on become `fill`.
-FB_INLINE vf fill_after(vf v, int64_t n, float fill) {
-  float lane[kLanes];
-  store(lane, v);
-  for (int i = 0; i < kLanes; ++i) lane[i] = i < n ? lane[i] : fill;
-  return load<vf>(lane);
-}
-
 FB_INLINE vf splat(float x) { return x - vf{}; }            // not +: that would turn -0 into 0, and so cost an addition
 FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }  // b where either is NaN
 FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }

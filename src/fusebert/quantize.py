@@ -29,7 +29,7 @@ _SEQUENCES, _LENGTH = 4, 64  # of random ids
 _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
 _CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
 _NEURONS = 32  # there may be one copy for so many
-PAIR_LIMIT = 128  # of the sum of two neighbouring weights: the engine adds two products of bytes in 16 bits
+_PAIR_LIMIT = 128  # of the sum of two neighbouring weights: the engine adds two products of bytes in 16 bits
 
 
 def smooth(network: Network, threads: int | None = None, floats: bool = False) -> Network:
@@ -119,7 +119,7 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
         left = weight[:, neuron].copy()
         for done, place in enumerate(np.flatnonzero(places == neuron)):  # each takes up what the others rounded away
             beside = values[:, place ^ 1].astype(np.int32) if place ^ 1 < len(places) else np.int32(0)
-            low, high = np.maximum(-127, -PAIR_LIMIT - beside), np.minimum(127, PAIR_LIMIT - beside)
+            low, high = np.maximum(-127, -_PAIR_LIMIT - beside), np.minimum(127, _PAIR_LIMIT - beside)
             values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), low, high)
             left -= values[:, place] * steps
     ffn_in, bias = layer.ffn_in, layer.ffn_in.bias
@@ -131,7 +131,7 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
 
 
 def _large_beside_small(places: Array, sizes: Array) -> Array:
-    """The places so ordered that the largest is the neighbour of the smallest: their sum is what PAIR_LIMIT limits."""
+    """The places so ordered that the largest is the neighbour of the smallest: their sum is what _PAIR_LIMIT limits."""
     falling = places[np.argsort(-sizes, kind="stable")]
     ordered = np.empty_like(falling)
     ordered[::2] = falling[: (len(places) + 1) // 2]
