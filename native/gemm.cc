@@ -35,10 +35,16 @@ void place_column(const Gemm& gemm, void* packed, int64_t inputs, int64_t output
   for (int64_t i = 0; i < inputs; ++i) to[i / gemm.group * width * gemm.group + i % gemm.group] = convert(i);
 }
 
-bool pairs_fit(const int8_t* levels, int64_t count) {
+bool sums_fit(const int8_t* levels, int64_t count) {
   int most = 0;
-  for (int64_t i = 0; i + 1 < count; i += 2) most = std::max(most, std::abs(levels[i] + levels[i + 1]));
-  return most <= kPairLimit;
+  for (int64_t first = 0; first < count; first += 8)
+    for (int64_t half = 0; half < 2; ++half) {
+      int above = 0, below = 0;
+      for (int64_t i : {0, 1, 4, 5})
+        if (const int64_t at = first + 2 * half + i; at < count) (levels[at] > 0 ? above : below) += levels[at];
+      most = std::max({most, above, -below});
+    }
+  return most <= kSumLimit;
 }
 
 uint16_t bf16_bits(float x) {
@@ -147,7 +153,7 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
           if (weight.type == FB_S8)
             for (int64_t i = 0; i < inputs_; ++i)
               levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
-          const bool ready = weight.type == FB_S8 && pairs_fit(levels, inputs_);
+          const bool ready = weight.type == FB_S8 && sums_fit(levels, inputs_);
           scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
           int32_t total = 0;
           for (int64_t i = 0; i < inputs_; ++i) total += levels[i];

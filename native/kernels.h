@@ -10,7 +10,9 @@
 namespace fusebert {
 
 constexpr int64_t kBlockRows = 96;  // that a product takes at a time
-constexpr int kPairLimit = 128;     // of two neighbouring weights' sum in int8: times 255 it still fits 16 bits
+// In int8, of eight weights in a row the first, second, fifth and sixth, and the other four, may add up to so much, the
+// positive ones and the negative ones: then their products are added in 16 bits, if inputs have few enough levels.
+constexpr int kSumLimit = 168;
 
 // Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {
@@ -71,7 +73,7 @@ struct Kernels {
   // out = LayerNorm(in); gain and bias may be null; in and out may be the same.
   void (*layer_norm)(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                      const fb_norm& norm);
-  // Quantises one row of weights to [-127, 127], pairs of neighbours within kPairLimit, with the scale of least squared
+  // Quantises one row of weights to [-127, 127], within kSumLimit, with the scale of least squared
   // error; returns the scale.
   float (*quantize_weights)(const float* row, int64_t width, int8_t* values);
 };

@@ -13,11 +13,21 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of NumPy and torch: models are tiny, and a test runs on every core
 
+import numpy as np
 import pytest
 
 from fusebert import cli, engine
 
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
+
+
+SUM_LIMIT = 168  # of int8 weights that the engine adds up in 16 bits
+
+
+def sums_of_four(weight: np.ndarray) -> np.ndarray:
+    """What the positive ones of such weights add up to: of 0, 1, 4 and 5, and of 2, 3, 6 and 7, of eight in a row."""
+    filled = np.pad(np.maximum(weight, 0).astype(np.float64), ((0, 0), (0, -weight.shape[1] % 8)))
+    return filled.reshape(len(weight), -1, 2, 2, 2).sum((2, 4))
 
 
 @pytest.fixture(params=engine.isas())

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <numeric>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -90,9 +90,8 @@ using S8 = F32;
 
 constexpr int kChains = 12;  // more than latency times instructions per cycle, and few enough for sixteen registers
 
-constexpr int64_t kRounds = 200'000;  // of the chains, in a piece of work: less than a millisecond
-constexpr int64_t kPiece = 16 << 20;  // bytes read in a piece
-constexpr std::chrono::milliseconds kLong{10};
+constexpr int64_t kRounds = 8'000'000;  // of the chains: some 15 milliseconds
+constexpr int64_t kPiece = 64 << 20;    // bytes read by a thread
 
 template <class Way>
 double multiply() {
@@ -120,33 +119,37 @@ inline double read() {
   return static_cast<double>(kPiece);
 }
 
-// Operations (or bytes) a second on so many threads at once: the sum of each one's quickest piece, so that a thread
-// that had to wait for its core does not lower the ceiling.
+// Operations (or bytes) a second on so many threads at once, from the first one's beginning to the last one's end.
 inline double measure(Kind kind, int threads) {
   using Clock = std::chrono::steady_clock;
   double (*const piece)() = kind == kF32    ? multiply<F32>
                             : kind == kBf16 ? multiply<Bf16>
                             : kind == kS8   ? multiply<S8>
                                             : read;
-  piece();
+  struct Turn {
+    Clock::time_point begin, end;
+    double done;
+  };
+  std::vector<Turn> turns(static_cast<size_t>(threads));
   std::atomic<int> waiting{threads};
-  std::vector<double> best(static_cast<size_t>(threads), 0);
-  const auto work = [&](int thread) {
+  const auto work = [&](Turn& turn) {
     --waiting;
     while (waiting > 0) std::this_thread::yield();
-    const auto end = Clock::now() + kLong;
-    do {
-      const auto start = Clock::now();
-      const double done = piece();
-      const double speed = done / std::chrono::duration<double>(Clock::now() - start).count();
-      best[static_cast<size_t>(thread)] = std::max(best[static_cast<size_t>(thread)], speed);
-    } while (Clock::now() < end);
+    turn.begin = Clock::now();
+    turn.done = piece();
+    turn.end = Clock::now();
   };
   std::vector<std::thread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work, i);
-  work(0);
+  for (size_t i = 1; i < turns.size(); ++i) others.emplace_back(work, std::ref(turns[i]));
+  work(turns[0]);
   for (std::thread& other : others) other.join();
-  return std::accumulate(best.begin(), best.end(), 0.0);
+  Turn all = turns[0];
+  for (size_t i = 1; i < turns.size(); ++i) {
+    all.begin = std::min(all.begin, turns[i].begin);
+    all.end = std::max(all.end, turns[i].end);
+    all.done += turns[i].done;
+  }
+  return all.done / std::chrono::duration<double>(all.end - all.begin).count();
 }
 
 }  // namespace ceiling

@@ -143,15 +143,15 @@ FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) 
   return {-largest(-low), largest(high)};
 }
 
-FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
-  return nearest(minimum(maximum(x, vf{}), splat(255.0f)));
+FB_INLINE vf level(vf x) {  // 0 .. kLevels; a NaN becomes 0
+  return nearest(minimum(maximum(x, vf{}), splat(S8::kLevels)));
 }
 
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
                        Range range, void* data, float* scale, int32_t* zero) {
   for (int64_t r = 0; r < count; ++r) {
     const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
-    const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
+    const float step = own.high > own.low ? (own.high - own.low) / S8::kLevels : 1.0f;
     scale[r] = step;
     zero[r] = static_cast<int32_t>(level(splat(-own.low / step))[0]);
   }

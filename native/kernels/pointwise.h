@@ -38,40 +38,82 @@ inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t o
   }
 }
 
-// Levels of weights. Where two neighbours add up to too much, each gives half of it.
-FB_INLINE vf quantized(vf x, float inverse) {
-  const vf levels = minimum(splat(127.0f), maximum(splat(-127.0f), nearest(x * inverse)));
-  const vf excess = maximum(vf{}, magnitude(levels + swap_neighbours(levels)) - static_cast<float>(kPairLimit));
-  const vf less = nearest(excess * 0.5f + alternating(0.25f));  // rounded up in even places, down in odd ones
-  return levels < 0.0f ? levels + less : levels - less;
+// ---- weights -> signed bytes ----
+//
+// Eight at a time on every instruction set, so that all of them choose the same levels.
+typedef float Eight __attribute__((vector_size(32)));
+typedef int32_t EightWhole __attribute__((vector_size(32)));
+
+// What a lane's neighbour has, and the lane four places on.
+FB_INLINE Eight beside(Eight x) { return __builtin_shuffle(x, EightWhole{1, 0, 3, 2, 5, 4, 7, 6}); }
+FB_INLINE Eight across(Eight x) { return __builtin_shuffle(x, EightWhole{4, 5, 6, 7, 0, 1, 2, 3}); }
+
+// For each lane, the sum of the four that are limited together (see kSumLimit).
+FB_INLINE Eight sums_of_four(Eight x) { return x + beside(x) + across(x + beside(x)); }
+
+// Where four levels, none negative, add up to too much, each gives the same, or the first ones one more.
+FB_INLINE Eight limited(Eight levels) {
+  for (;;) {
+    const Eight excess = sums_of_four(levels) - static_cast<float>(kSumLimit);
+    const EightWhole over = excess > 0.0f;
+    int32_t lane[8], found = 0;
+    store(lane, over);
+    for (int i = 0; i < 8; ++i) found |= lane[i];
+    if (!found) return levels;
+    const Eight some = levels > 0.0f ? Eight{} + 1.0f : Eight{}, count = sums_of_four(some);
+    const Eight share =
+        excess / count - 0.375f + kNearest - kNearest;  // rounded down: it is in halves, thirds, quarters
+    const Eight before =
+        beside(some) * Eight{0, 1, 0, 1, 0, 1, 0, 1} + across(some + beside(some)) * Eight{0, 0, 0, 0, 1, 1, 1, 1};
+    const Eight left = levels - share - (before < excess - share * count ? Eight{} + 1.0f : Eight{});
+    levels = over ? (left > 0.0f ? left : Eight{}) : levels;
+  }
+}
+
+FB_INLINE Eight quantized(Eight x, float inverse) {
+  const Eight levels = x * inverse + kNearest - kNearest, most = Eight{} + 127.0f;
+  const Eight above = levels > 0.0f ? levels : Eight{}, below = levels < 0.0f ? -levels : Eight{};
+  return limited(above < most ? above : most) - limited(below < most ? below : most);
 }
 
 inline float quantize_weights(const float* row, int64_t width, int8_t* values) {
-  const auto at = [&](int64_t i) { return i + kLanes <= width ? load<vf>(row + i) : load_part(row + i, width - i); };
-  vf top = {};
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const vf x = at(i);
-    top = maximum(top, maximum(magnitude(x), magnitude(x + swap_neighbours(x)) * (127.0f / kPairLimit)));
+  const auto at = [&](int64_t i) {
+    Eight x = {};
+    std::memcpy(&x, row + i, sizeof(float) * static_cast<size_t>(width - i < 8 ? width - i : 8));
+    return x;
+  };
+  const auto most = [](Eight x, float limit) {
+    float peak = 0;
+    for (int i = 0; i < 8; ++i) peak = x[i] > peak * limit ? x[i] / limit : peak;
+    return peak;
+  };
+  Eight top = {}, sums = {};
+  for (int64_t i = 0; i < width; i += 8) {
+    const Eight x = at(i), above = sums_of_four(x > 0.0f ? x : Eight{}), below = sums_of_four(x < 0.0f ? -x : Eight{});
+    const Eight size = x < 0.0f ? -x : x, sum = above > below ? above : below;
+    top = size > top ? size : top;
+    sums = sum > sums ? sum : sums;
   }
-  const float peak = largest(top);
+  const float alone = most(top, 127.0f), together = most(sums, kSumLimit), widest = alone > together ? alone : together;
   float best_scale = 1.0f, best_error = __builtin_inff();
-  // Clipping the largest weights a little, and pairs of them, makes the steps of all the others finer.
-  for (int step = 0; step <= 20 && peak > 0; ++step) {
-    const float scale = peak * (1.0f - 0.02f * static_cast<float>(step)) / 127.0f, inverse = 1.0f / scale;
-    vf error = {};
-    for (int64_t i = 0; i < width; i += kLanes) {
-      const vf difference = quantized(at(i), inverse) * scale - at(i);
+  // Clipping the largest weights a little, and fours of them, makes the steps of all the others finer.
+  for (int step = 0; step <= 24 && widest > 0; ++step) {
+    const float scale = widest * (1.0f - 0.025f * static_cast<float>(step)), inverse = 1.0f / scale;
+    Eight error = {};
+    for (int64_t i = 0; i < width; i += 8) {
+      const Eight difference = quantized(at(i), inverse) * scale - at(i);
       error += difference * difference;
     }
-    if (const float total = sum(error); total < best_error) {
+    float total = 0;
+    for (int i = 0; i < 8; ++i) total += error[i];
+    if (total < best_error) {
       best_error = total;
       best_scale = scale;
     }
   }
-  for (int64_t i = 0; i < width; i += kLanes) {
-    float lane[kLanes];
-    store(lane, quantized(at(i), 1.0f / best_scale));
-    for (int64_t j = 0; j < kLanes && i + j < width; ++j) values[i + j] = static_cast<int8_t>(lane[j]);
+  for (int64_t i = 0; i < width; i += 8) {
+    const Eight levels = quantized(at(i), 1.0f / best_scale);
+    for (int64_t j = 0; j < 8 && i + j < width; ++j) values[i + j] = static_cast<int8_t>(levels[j]);
   }
   return best_scale;
 }

@@ -24,6 +24,7 @@ struct F32 {
   using Held = float;    // as it is multiplied
   using Sum = vf;
   static constexpr int kGroup = 1, kVectors = kTileVectors;
+  static constexpr int kJoined = 1;  // groups that are multiplied in one step
   FB_INLINE vf input(const float* x) { return splat(*x); }
   FB_INLINE vf weight(const float* w) { return load<vf>(w); }
   FB_INLINE vf add(vf sum, vf x, vf w) { return sum + x * w; }
@@ -35,7 +36,7 @@ struct Bf16 {
   using Weight = uint16_t;
   using Held = uint16_t;
   using Sum = vf;
-  static constexpr int kGroup = 2, kVectors = kTileVectors;
+  static constexpr int kGroup = 2, kVectors = kTileVectors, kJoined = 1;
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
@@ -49,7 +50,7 @@ struct Bf16 : F32 {  // the same values, multiplied as floats
 };
 #endif
 
-struct S8 {  // levels of a row, times weights: signed bytes of which no two neighbours add up to more than kPairLimit
+struct S8 {  // levels of a row, times signed bytes
   using Stored = uint8_t;
   using Weight = int8_t;
   using Held = int8_t;
@@ -58,25 +59,29 @@ struct S8 {  // levels of a row, times weights: signed bytes of which no two nei
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
 #ifdef FB_VNNI
+  static constexpr int kLevels = 255, kJoined = 1;
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #elif defined(FB_MADD)
-  // Integers may be added in any order; a compiler that tries others runs out of registers.
-  FB_INLINE vi in_order(vi sum) {
+  static constexpr int kLevels = 32767 / kSumLimit, kJoined = 2;  // so that four products add up within 16 bits
+#if FB_LANES == 16
+  FB_INLINE vi pairs(vi x, vi w) { return (vi)_mm512_maddubs_epi16((__m512i)x, (__m512i)w); }
+  FB_INLINE vi both(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
+  FB_INLINE vi widen(vi a) { return (vi)_mm512_madd_epi16((__m512i)a, _mm512_set1_epi16(1)); }
+#else
+  FB_INLINE vi pairs(vi x, vi w) { return (vi)_mm256_maddubs_epi16((__m256i)x, (__m256i)w); }
+  FB_INLINE vi both(vi a, vi b) { return (vi)_mm256_add_epi16((__m256i)a, (__m256i)b); }
+  FB_INLINE vi widen(vi a) { return (vi)_mm256_madd_epi16((__m256i)a, _mm256_set1_epi16(1)); }
+#endif
+  FB_INLINE vi in_order(vi sum) {  // integers may be added in any order; trying others, compilers run out of registers
     __asm__("" : "+v"(sum));
     return sum;
   }
-#if FB_LANES == 16
-  FB_INLINE vi add(vi sum, vi x, vi w) {
-    const __m512i pairs = _mm512_maddubs_epi16((__m512i)x, (__m512i)w);
-    return in_order(sum + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  FB_INLINE vi add(vi sum, vi x, vi w) { return in_order(sum + widen(pairs(x, w))); }
+  FB_INLINE vi add(vi sum, vi x, vi w, vi next_x, vi next_w) {
+    return in_order(sum + widen(both(pairs(x, w), pairs(next_x, next_w))));
   }
 #else
-  FB_INLINE vi add(vi sum, vi x, vi w) {
-    const __m256i pairs = _mm256_maddubs_epi16((__m256i)x, (__m256i)w);
-    return in_order(sum + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-#endif
-#else
+  static constexpr int kLevels = 255, kJoined = 1;
   FB_INLINE vi add(vi sum, vi x, vi w) {
     for (int shift = 24; shift >= 0; shift -= 8) sum += (vi)((vu)x << shift >> 24) * (w << shift >> 24);
     return sum;
@@ -155,25 +160,41 @@ void tile(const void* inputs, const void* panel, int64_t groups, bool first, typ
   }
   const auto* x = static_cast<const typename P::Stored*>(inputs);
   const auto* w = static_cast<const typename P::Held*>(panel);
+  const auto input = [&](int group, int r) { return P::input(x + (group * Rows + r) * P::kGroup); };
+  const auto weight = [&](int group, int v) { return P::weight(w + (group * Vectors + v) * kLanes * P::kGroup); };
+  const auto pass = [&](int groups) { x += groups * Rows * P::kGroup, w += groups * Vectors * kLanes * P::kGroup; };
   const auto add_group = [&] {
-    decltype(P::weight(w)) weight[Vectors];
+    decltype(weight(0, 0)) weights[Vectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) weight[v] = P::weight(w + v * kLanes * P::kGroup);
+    for (int v = 0; v < Vectors; ++v) weights[v] = weight(0, v);
 #pragma GCC unroll 8
     for (int r = 0; r < Rows; ++r) {
-      auto input = P::input(x + r * P::kGroup);
+      const auto one = input(0, r);
 #pragma GCC unroll 8
-      for (int v = 0; v < Vectors; ++v) held[r][v] = P::add(held[r][v], input, weight[v]);
+      for (int v = 0; v < Vectors; ++v) held[r][v] = P::add(held[r][v], one, weights[v]);
     }
-    x += Rows * P::kGroup;
-    w += Vectors * kLanes * P::kGroup;
+    pass(1);
+  };
+  const auto add_joined = [&] {
+    if constexpr (P::kJoined == 2) {
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        const auto one = input(0, r), next = input(1, r);
+#pragma GCC unroll 8
+        for (int v = 0; v < Vectors; ++v) held[r][v] = P::add(held[r][v], one, weight(0, v), next, weight(1, v));
+      }
+      pass(2);
+    } else {
+      add_group();
+    }
   };
   int64_t k = 0;
   for (; k + kStride <= groups; k += kStride, ahead += step) {
     __builtin_prefetch(ahead, 0, 2);
 #pragma GCC unroll 4
-    for (int i = 0; i < kStride; ++i) add_group();
+    for (int i = 0; i < kStride; i += P::kJoined) add_joined();
   }
+  for (; k + P::kJoined <= groups; k += P::kJoined) add_joined();
   for (; k < groups; ++k) add_group();
 #pragma GCC unroll 24
   for (int i = 0; i < Rows * Vectors; ++i) sums[i] = held[i / Vectors][i % Vectors];
@@ -202,7 +223,8 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
   alignas(64) typename P::Held wide[kWidens ? kSlice<P> * kPanel<P> * P::kGroup : 1];
   alignas(64) typename P::Sum sums[kBlockRows / kTileRows][kTileRows * P::kVectors];
   const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup, tiles = (count + kTileRows - 1) / kTileRows;
-  const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>, slice = (groups + slices - 1) / slices;
+  const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>;
+  const int64_t slice = round_up((groups + slices - 1) / slices, P::kJoined);
   const int rest = static_cast<int>(count - (tiles - 1) * kTileRows);  // rows of the last tile
   for (int64_t p = first; p < last; ++p) {
     const int64_t column = p * kPanel<P>, left = weights.outputs - column;

@@ -49,16 +49,6 @@ FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
 constexpr float kNearest = 12582912.0f;                         // added to |x| < 2^22, no fraction is left
 FB_INLINE vf nearest(vf x) { return x + kNearest - kNearest; }  // the even one of two
-FB_INLINE vf swap_neighbours(vf x) {
-  vi place = {};
-  for (int i = 0; i < kLanes; ++i) place[i] = i ^ 1;
-  return __builtin_shuffle(x, place);
-}
-FB_INLINE vf alternating(float x) {  // x, -x, x, ...
-  vf v = {};
-  for (int i = 0; i < kLanes; ++i) v[i] = i % 2 ? -x : x;
-  return v;
-}
 FB_INLINE vb to_bytes(vi x) {  // by way of 16 bits: straight from 32, compilers take one lane at a time
   return __builtin_convertvector(__builtin_convertvector(x, vh), vb);
 }

@@ -6,7 +6,7 @@ they are does not depend on the text, so random ids show them and no data is ask
 
 Splitting: behind the activation a few neurons have a weight that dwarfs the others of its row and coarsens their steps.
 Such a neuron is computed twice or more, and its weights are shared out: the sum is the same, the steps are finer. The
-order of neurons is free, and chosen so that neighbours are not both large."""
+order of neurons is free, and chosen so that those whose products the engine adds in 16 bits are not all large."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ _SEQUENCES, _LENGTH = 4, 64  # of random ids
 _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
 _CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
 _NEURONS = 32  # there may be one copy for so many
-_PAIR_LIMIT = 128  # of the sum of two neighbouring weights: the engine adds two products of bytes in 16 bits
+_SUM_LIMIT = 168  # of four weights that are added in 16 bits: what the positive ones add up to, and the negative ones
+_FOUR = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # of eight in a row: the first, second, fifth and sixth; the other four
 
 
 def smooth(network: Network, threads: int | None = None, floats: bool = False) -> Network:
@@ -118,8 +119,9 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
     for neuron in np.flatnonzero(copies > 1):
         left = weight[:, neuron].copy()
         for done, place in enumerate(np.flatnonzero(places == neuron)):  # each takes up what the others rounded away
-            beside = values[:, place ^ 1].astype(np.int32) if place ^ 1 < len(places) else np.int32(0)
-            low, high = np.maximum(-127, -_PAIR_LIMIT - beside), np.minimum(127, _PAIR_LIMIT - beside)
+            beside = values[:, [other for other in (place ^ 1, place ^ 4, place ^ 5) if other < len(places)]]
+            low = np.maximum(-127, -_SUM_LIMIT - np.minimum(beside, 0).sum(1, dtype=np.int32))
+            high = np.minimum(127, _SUM_LIMIT - np.maximum(beside, 0).sum(1, dtype=np.int32))
             values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), low, high)
             left -= values[:, place] * steps
     ffn_in, bias = layer.ffn_in, layer.ffn_in.bias
@@ -131,11 +133,12 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
 
 
 def _large_beside_small(places: Array, sizes: Array) -> Array:
-    """The places so ordered that the largest is the neighbour of the smallest: their sum is what _PAIR_LIMIT limits."""
-    falling = places[np.argsort(-sizes, kind="stable")]
-    ordered = np.empty_like(falling)
-    ordered[::2] = falling[: (len(places) + 1) // 2]
-    ordered[1::2] = falling[(len(places) + 1) // 2 :][::-1]
+    """The places so ordered that of four which _SUM_LIMIT limits together, one is large and one is small."""
+    at = np.arange(len(places))
+    member, four = _FOUR[at % 8], at // 8 * 2 + at // 2 % 2
+    by_size = np.lexsort((np.where(member % 2, -four, four), member))  # down the first of each four, up the second, ...
+    ordered = np.empty_like(places)
+    ordered[by_size] = places[np.argsort(-sizes, kind="stable")]
     return ordered
 
 
