@@ -146,6 +146,9 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
         check_finite(row, inputs_, name + " weight row " + std::to_string(r));
         if (plan.precision == FB_F32) {
           place_column<float>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
+        } else if (plan.precision == FB_BF16 && gemm_->weight_bytes == 4) {
+          place_column<float>(*gemm_, weights_, inputs_, outputs_, column,
+                              [&](int64_t i) { return bf16_value(bf16_bits(row[i])); });
         } else if (plan.precision == FB_BF16) {
           place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
                                  [&](int64_t i) { return bf16_bits(row[i]); });

@@ -10,9 +10,9 @@
 namespace fusebert {
 
 constexpr int64_t kBlockRows = 96;  // that a product takes at a time
-// In int8, of eight weights in a row the first, second, fifth and sixth, and the other four, may add up to so much, the
-// positive ones and the negative ones: then their products are added in 16 bits, if inputs have few enough levels.
-constexpr int kSumLimit = 168;
+// In int8, of eight weights in a row the first, second, fifth and sixth may add up to so much, the positive ones and
+// the negative ones, and so may the other four: times the 255 levels of an input, their sum still fits 16 bits.
+constexpr int kSumLimit = 128;
 
 // Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {

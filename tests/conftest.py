@@ -21,7 +21,7 @@ from fusebert import cli, engine
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 
 
-SUM_LIMIT = 168  # of int8 weights that the engine adds up in 16 bits
+SUM_LIMIT = 128  # of int8 weights that the engine adds up in 16 bits
 
 
 def sums_of_four(weight: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 // Floats in the forms that the products of one instruction set read: rows as inputs, keys and values as weights.
 #pragma once
+#include <type_traits>
+
 #include "products.h"
 
 namespace fusebert::FB_ISA {
@@ -13,12 +15,22 @@ FB_INLINE float bf16_value(float x) {
   bits = x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u : 0x7fc00000u;
   return load<float>(&bits);
 }
+FB_INLINE void put_bf16(float* to, float x) { *to = bf16_value(x); }
 FB_INLINE void put_bf16(uint16_t* to, float x) {
   float rounded = bf16_value(x);
   *to = static_cast<uint16_t>(load<uint32_t>(&rounded) >> 16);
 }
 FB_INLINE void put_bf16(float* to, vf x) { store(to, (vf)(to_bf16(x) << 16)); }
 FB_INLINE void put_bf16(uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16(x), vh)); }
+
+// A float, or a vector of them, as that precision has it.
+template <class P, class To, class From>
+FB_INLINE void put(To* to, From x) {
+  if constexpr (std::is_same_v<P, F32>)
+    store(to, x);
+  else
+    put_bf16(to, x);
+}
 
 FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
 #if FB_LANES == 16
@@ -143,15 +155,15 @@ FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) 
   return {-largest(-low), largest(high)};
 }
 
-FB_INLINE vf level(vf x) {  // 0 .. kLevels; a NaN becomes 0
-  return nearest(minimum(maximum(x, vf{}), splat(S8::kLevels)));
+FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
+  return nearest(minimum(maximum(x, vf{}), splat(255.0f)));
 }
 
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
                        Range range, void* data, float* scale, int32_t* zero) {
   for (int64_t r = 0; r < count; ++r) {
     const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
-    const float step = own.high > own.low ? (own.high - own.low) / S8::kLevels : 1.0f;
+    const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
     scale[r] = step;
     zero[r] = static_cast<int32_t>(level(splat(-own.low / step))[0]);
   }
@@ -200,10 +212,7 @@ void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float sc
     for (; i < last; i += kLanes, to += kLanes) {
       const vf e = exponential(load<vf>(row + i) * factor - peak);
       total += e;
-      if constexpr (sizeof(typename P::Weight) == sizeof(float))
-        store(to, e);
-      else
-        put_bf16(to, e);
+      put<P>(to, e);
     }
     totals[r] += total;
   });
@@ -212,19 +221,12 @@ void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float sc
 
 // ---- keys and values -> packed weights ----
 
-FB_INLINE void put_weight(float* to, float x) { *to = x; }
-FB_INLINE void put_weight(uint16_t* to, float x) { put_bf16(to, x); }
-
 // As many groups as there are lanes, from x on, of which `left` inputs are there; the rest is zeros.
 template <class P>
 FB_INLINE vi groups_at(const float* x, int64_t left) {
   typename P::Weight groups[kLanes * P::kGroup];
   for (int i = 0; i < kLanes * P::kGroup; i += kLanes) {
-    const vf part = left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i);
-    if constexpr (sizeof(typename P::Weight) == sizeof(float))
-      store(groups + i, part);
-    else
-      put_bf16(groups + i, part);
+    put<P>(groups + i, left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i));
   }
   return load<vi>(groups);
 }
@@ -236,22 +238,15 @@ void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t 
     const int64_t columns = count - first < kPanel<P> ? round_up(count - first, kLanes) : kPanel<P>;
     auto* panel = static_cast<typename P::Weight*>(packed) + first * groups * P::kGroup;
     const auto key = [&](int64_t j) { return first + j < count ? rows + index[first + j] * stride : nullptr; };
-    if constexpr (sizeof(typename P::Weight) * P::kGroup == sizeof(int32_t)) {
-      for (int64_t j = 0; j < columns; j += kLanes)
-        for (int64_t g = 0; g < groups; g += kLanes) {
-          vi block[kLanes];
-          for (int64_t i = 0; i < kLanes; ++i)
-            block[i] = key(j + i) ? groups_at<P>(key(j + i) + g * P::kGroup, width - g * P::kGroup) : vi{};
-          zip_rows<kLanes>(block);
-          for (int64_t i = 0; i < kLanes && g + i < groups; ++i)
-            store(panel + ((g + i) * columns + j) * P::kGroup, block[i]);
-        }
-    } else {
-      for (int64_t j = 0; j < columns; ++j)
-        for (int64_t i = 0; i < groups * P::kGroup; ++i)
-          put_weight(panel + (i / P::kGroup * columns + j) * P::kGroup + i % P::kGroup,
-                     key(j) && i < width ? key(j)[i] : 0.0f);
-    }
+    for (int64_t j = 0; j < columns; j += kLanes)
+      for (int64_t g = 0; g < groups; g += kLanes) {
+        vi block[kLanes];
+        for (int64_t i = 0; i < kLanes; ++i)
+          block[i] = key(j + i) ? groups_at<P>(key(j + i) + g * P::kGroup, width - g * P::kGroup) : vi{};
+        zip_rows<kLanes>(block);
+        for (int64_t i = 0; i < kLanes && g + i < groups; ++i)
+          store(panel + ((g + i) * columns + j) * P::kGroup, block[i]);
+      }
   }
 }
 
@@ -265,8 +260,8 @@ void pack_values(const float* rows, int64_t stride, const int64_t* index, int64_
       auto* to = panel + k / P::kGroup * columns * P::kGroup + k % P::kGroup;
       const int64_t there = k >= count ? 0 : width - first < columns ? width - first : columns;
       const float* value = there ? rows + index[k] * stride + first : nullptr;
-      for (int64_t j = 0; j < there; ++j) put_weight(to + j * P::kGroup, value[j]);
-      for (int64_t j = there; j < columns; ++j) put_weight(to + j * P::kGroup, 0.0f);
+      for (int64_t j = 0; j < there; ++j) put<P>(to + j * P::kGroup, value[j]);
+      for (int64_t j = there; j < columns; ++j) put<P>(to + j * P::kGroup, 0.0f);
     }
   }
 }

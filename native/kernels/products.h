@@ -20,8 +20,7 @@ constexpr int kTileRows = 4, kTileVectors = 3;
 
 struct F32 {
   using Stored = float;  // inputs
-  using Weight = float;  // as it is packed
-  using Held = float;    // as it is multiplied
+  using Weight = float;
   using Sum = vf;
   static constexpr int kGroup = 1, kVectors = kTileVectors;
   static constexpr int kJoined = 1;  // groups that are multiplied in one step
@@ -34,7 +33,6 @@ struct F32 {
 struct Bf16 {
   using Stored = uint16_t;
   using Weight = uint16_t;
-  using Held = uint16_t;
   using Sum = vf;
   static constexpr int kGroup = 2, kVectors = kTileVectors, kJoined = 1;
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
@@ -42,27 +40,21 @@ struct Bf16 {
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
 };
 #else
-struct Bf16 : F32 {  // the same values, multiplied as floats
-  using Weight = uint16_t;
-  FB_INLINE void widen(const uint16_t* from, float* to) {
-    store(to, (vf)(__builtin_convertvector(load<vh>(from), vu) << 16));
-  }
-};
+struct Bf16 : F32 {};  // the same values, held and multiplied as floats
 #endif
 
 struct S8 {  // levels of a row, times signed bytes
   using Stored = uint8_t;
   using Weight = int8_t;
-  using Held = int8_t;
   using Sum = vi;
   static constexpr int kGroup = 4, kVectors = kTileVectors;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
 #ifdef FB_VNNI
-  static constexpr int kLevels = 255, kJoined = 1;
+  static constexpr int kJoined = 1;
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #elif defined(FB_MADD)
-  static constexpr int kLevels = 32767 / kSumLimit, kJoined = 2;  // so that four products add up within 16 bits
+  static constexpr int kJoined = 2;  // four products add up within 16 bits (see kSumLimit)
 #if FB_LANES == 16
   FB_INLINE vi pairs(vi x, vi w) { return (vi)_mm512_maddubs_epi16((__m512i)x, (__m512i)w); }
   FB_INLINE vi both(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
@@ -81,7 +73,7 @@ struct S8 {  // levels of a row, times signed bytes
     return in_order(sum + widen(both(pairs(x, w), pairs(next_x, next_w))));
   }
 #else
-  static constexpr int kLevels = 255, kJoined = 1;
+  static constexpr int kJoined = 1;
   FB_INLINE vi add(vi sum, vi x, vi w) {
     for (int shift = 24; shift >= 0; shift -= 8) sum += (vi)((vu)x << shift >> 24) * (w << shift >> 24);
     return sum;
@@ -159,7 +151,7 @@ void tile(const void* inputs, const void* panel, int64_t groups, bool first, typ
     for (int i = 0; i < Rows * Vectors; ++i) held[i / Vectors][i % Vectors] = sums[i];
   }
   const auto* x = static_cast<const typename P::Stored*>(inputs);
-  const auto* w = static_cast<const typename P::Held*>(panel);
+  const auto* w = static_cast<const typename P::Weight*>(panel);
   const auto input = [&](int group, int r) { return P::input(x + (group * Rows + r) * P::kGroup); };
   const auto weight = [&](int group, int v) { return P::weight(w + (group * Vectors + v) * kLanes * P::kGroup); };
   const auto pass = [&](int groups) { x += groups * Rows * P::kGroup, w += groups * Vectors * kLanes * P::kGroup; };
@@ -218,9 +210,6 @@ constexpr Tile<P> kTiles[8][3] = {
 template <class P>
 void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
               const Epilogue& epilogue) {
-  using Weight = typename P::Weight;
-  constexpr bool kWidens = sizeof(Weight) != sizeof(typename P::Held);
-  alignas(64) typename P::Held wide[kWidens ? kSlice<P> * kPanel<P> * P::kGroup : 1];
   alignas(64) typename P::Sum sums[kBlockRows / kTileRows][kTileRows * P::kVectors];
   const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup, tiles = (count + kTileRows - 1) / kTileRows;
   const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>;
@@ -230,20 +219,14 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
     const int64_t column = p * kPanel<P>, left = weights.outputs - column;
     const int vectors = left >= kPanel<P> ? P::kVectors : static_cast<int>((left + kLanes - 1) / kLanes);
     const int64_t width = vectors * kLanes * P::kGroup;
-    const auto* panel = static_cast<const Weight*>(weights.data) + column * groups * P::kGroup;
+    const auto* panel = static_cast<const typename P::Weight*>(weights.data) + column * groups * P::kGroup;
     for (int64_t g = 0; g < groups; g += slice) {
       const int64_t number = groups - g < slice ? groups - g : slice;
       const bool done = g + number == groups;
-      const Weight* packed = panel + g * width;
-      const void* held = packed;
-      if constexpr (kWidens) {
-        for (int64_t i = 0; i < number * width; i += sizeof(vf) / sizeof(typename P::Held))
-          P::widen(packed + i, wide + i);
-        held = wide;
-      }
+      const auto* packed = panel + g * width;
       // While rows pass by, what comes next is fetched: the weights that follow, and where the results go.
       const char* ahead = reinterpret_cast<const char*>(packed + number * width);
-      const int64_t step = kStride * width * static_cast<int64_t>(sizeof(Weight)) / tiles,
+      const int64_t step = kStride * width * static_cast<int64_t>(sizeof *packed) / tiles,
                     share = slice / kStride * step;
       const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * kTileRows * P::kGroup;
       for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += kTileRows * groups * P::kGroup) {
@@ -254,7 +237,7 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
             __builtin_prefetch(epilogue.out + r * epilogue.out_stride + column, 1);
             if (epilogue.residual) __builtin_prefetch(epilogue.residual + r * epilogue.residual_stride + column);
           }
-        kTiles<P>[height - 1][vectors - 1](inputs - g*(kTileRows - height)* P::kGroup, held, number, g == 0, sums[t],
+        kTiles<P>[height - 1][vectors - 1](inputs - g*(kTileRows - height)* P::kGroup, packed, number, g == 0, sums[t],
                                            ahead, step);
         if (done) kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
       }

@@ -29,7 +29,7 @@ _SEQUENCES, _LENGTH = 4, 64  # of random ids
 _SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
 _CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
 _NEURONS = 32  # there may be one copy for so many
-_SUM_LIMIT = 168  # of four weights that are added in 16 bits: what the positive ones add up to, and the negative ones
+_SUM_LIMIT = 128  # of four weights that are added in 16 bits: what the positive ones add up to, and the negative ones
 _FOUR = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # of eight in a row: the first, second, fifth and sixth; the other four
 
 

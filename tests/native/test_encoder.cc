@@ -428,7 +428,7 @@ void test_weights_that_are_added_in_16_bits_keep_the_limit(fb_pool* pool) {
         int above = 0, below = 0;
         for (const int64_t i : {first, first + 1, first + 4, first + 5})
           if (i < inputs) (values[row * inputs + i] > 0 ? above : below) += values[row * inputs + i];
-        CHECK(above <= 168 && -below <= 168);
+        CHECK(above <= 128 && -below <= 128);
       }
   }
 }
