@@ -40,7 +40,7 @@ inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t o
 
 // ---- weights -> signed bytes ----
 //
-// Eight at a time on every instruction set, so that all of them choose the same levels.
+// Eight at a time on every instruction set: these are what kSumLimit speaks of.
 typedef float Eight __attribute__((vector_size(32)));
 typedef int32_t EightWhole __attribute__((vector_size(32)));
 
@@ -61,8 +61,7 @@ FB_INLINE Eight limited(Eight levels) {
     for (int i = 0; i < 8; ++i) found |= lane[i];
     if (!found) return levels;
     const Eight some = levels > 0.0f ? Eight{} + 1.0f : Eight{}, count = sums_of_four(some);
-    const Eight share =
-        excess / count - 0.375f + kNearest - kNearest;  // rounded down: it is in halves, thirds, quarters
+    const Eight share = excess / count - 0.375f + kNearest - kNearest;  // rounded down, being thirds or quarters
     const Eight before =
         beside(some) * Eight{0, 1, 0, 1, 0, 1, 0, 1} + across(some + beside(some)) * Eight{0, 0, 0, 0, 1, 1, 1, 1};
     const Eight left = levels - share - (before < excess - share * count ? Eight{} + 1.0f : Eight{});
