@@ -81,19 +81,21 @@ template <>  // with half the shuffles: only the last ones cross the middle of a
 #endif
 
 // to[group][row] = from[row][group]
+template <int Rows>
 FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, int64_t groups, int32_t* to) {
   int64_t g = 0;
-  if (height == kTileRows) {
-    constexpr int kZipped = kTileRows == 6 ? 8 : kTileRows;
-    for (; g + kLanes <= groups; g += kLanes, to += kLanes * kTileRows) {
+  if (height == Rows) {
+    constexpr int kZipped = Rows > 4 ? 8 : 4;
+    static_assert(Rows == kZipped || kLanes == kZipped);
+    for (; g + kLanes <= groups; g += kLanes, to += kLanes * Rows) {
       vi rows[kZipped] = {};
-      for (int r = 0; r < kTileRows; ++r) rows[r] = load<vi>(from + r * stride + g);
+      for (int r = 0; r < Rows; ++r) rows[r] = load<vi>(from + r * stride + g);
       zip_rows<kZipped>(rows);
-      if constexpr (kZipped == kTileRows) {
+      if constexpr (kZipped == Rows) {
         for (int r = 0; r < kZipped; ++r) store(to + r * kLanes, rows[r]);
-      } else {  // a vector is a group of 8 rows, two of them not there: the next one covers these
-        for (int r = 0; r < kZipped - 1; ++r) store(to + r * kTileRows, rows[r]);
-        std::memcpy(to + (kZipped - 1) * kTileRows, &rows[kZipped - 1], kTileRows * sizeof *to);
+      } else {  // a vector is a group of 8 rows, some of them not there: the next one covers these
+        for (int r = 0; r < kZipped - 1; ++r) store(to + r * Rows, rows[r]);
+        std::memcpy(to + (kZipped - 1) * Rows, &rows[kZipped - 1], Rows * sizeof *to);
       }
     }
   }
@@ -105,10 +107,10 @@ FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, i
 template <class P, class Convert>
 FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Convert& convert) {
   constexpr int64_t kInputs = kSlice<P> / kLanes * kLanes * P::kGroup;  // whole vectors: the last one may be half used
-  alignas(64) typename P::Stored converted[kTileRows][kInputs];
+  alignas(64) typename P::Stored converted[P::kRows][kInputs];
   const int64_t padded = round_up(inputs, P::kGroup);
-  for (int64_t row = 0; row < count; row += kTileRows) {
-    const int64_t height = count - row < kTileRows ? count - row : kTileRows;
+  for (int64_t row = 0; row < count; row += P::kRows) {
+    const int64_t height = count - row < P::kRows ? count - row : P::kRows;
     auto* tile = static_cast<typename P::Stored*>(data) + row * padded;
     for (int64_t first = 0; first < inputs; first += kInputs) {
       const int64_t last = inputs - first < kInputs ? inputs : first + kInputs;
@@ -116,17 +118,19 @@ FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Con
         convert(row + r, first, last, converted[r]);
         for (int64_t i = last - first; i < round_up(last - first, P::kGroup); ++i) converted[r][i] = 0;
       }
-      interleave(reinterpret_cast<const int32_t*>(converted), kInputs / P::kGroup, height,
-                 (last - first + P::kGroup - 1) / P::kGroup, reinterpret_cast<int32_t*>(tile + first * height));
+      interleave<P::kRows>(reinterpret_cast<const int32_t*>(converted), kInputs / P::kGroup, height,
+                           (last - first + P::kGroup - 1) / P::kGroup,
+                           reinterpret_cast<int32_t*>(tile + first * height));
     }
   }
 }
 
 inline void prepare_f32(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
                         void* data, float*, int32_t*) {
-  for (int64_t row = 0; row < count; row += kTileRows)
-    interleave(reinterpret_cast<const int32_t*>(rows + row * stride), stride,
-               count - row < kTileRows ? count - row : kTileRows, inputs, static_cast<int32_t*>(data) + row * inputs);
+  for (int64_t row = 0; row < count; row += F32::kRows)
+    interleave<F32::kRows>(reinterpret_cast<const int32_t*>(rows + row * stride), stride,
+                           count - row < F32::kRows ? count - row : F32::kRows, inputs,
+                           static_cast<int32_t*>(data) + row * inputs);
 }
 
 inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
@@ -138,25 +142,27 @@ inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64
   });
 }
 
-// The elements i .. i + lanes of a row, zeros past its end, times their factors.
-FB_INLINE vf scaled(const float* x, const float* factors, int64_t i, int64_t inputs) {
-  const int64_t left = inputs - i;
-  if (left >= kLanes) return factors ? load<vf>(x + i) * load<vf>(factors + i) : load<vf>(x + i);
-  return factors ? load_part(x + i, left) * load_part(factors + i, left) : load_part(x + i, left);
+// Calls f with the elements from i to last of a row, times their factors: a vector at a time, zeros past the end.
+template <class F>
+FB_INLINE void each_scaled(const float* x, const float* factors, int64_t i, int64_t last, const F& f) {
+  if (factors)
+    for (; i + kLanes <= last; i += kLanes) f(load<vf>(x + i) * load<vf>(factors + i));
+  else
+    for (; i + kLanes <= last; i += kLanes) f(load<vf>(x + i));
+  if (i < last) f(factors ? load_part(x + i, last - i) * load_part(factors + i, last - i) : load_part(x + i, last - i));
 }
 
 FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) {
   vf low = {}, high = {};  // zero is always representable
-  for (int64_t i = 0; i < inputs; i += kLanes) {
-    const vf value = scaled(x, factors, i, inputs);
+  each_scaled(x, factors, 0, inputs, [&](vf value) {
     low = minimum(low, value);
     high = maximum(high, value);
-  }
+  });
   return {-largest(-low), largest(high)};
 }
 
-FB_INLINE vf level(vf x) {  // 0 .. 255; a NaN becomes 0
-  return nearest(minimum(maximum(x, vf{}), splat(255.0f)));
+FB_INLINE vi level(vf x) {  // 0 .. 255 in the low byte; a NaN becomes 0
+  return (vi)(minimum(maximum(x, vf{}), splat(255.0f)) + kNearest);
 }
 
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
@@ -165,18 +171,17 @@ inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t
     const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
     const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
     scale[r] = step;
-    zero[r] = static_cast<int32_t>(level(splat(-own.low / step))[0]);
+    zero[r] = level(splat(-own.low / step))[0] & 255;
   }
-  prepare_rows<S8>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, S8::Stored* to) {
-    const float* x = rows + row * stride;
+  prepare_rows<S8>(count, inputs, data, [&](int64_t row, int64_t first, int64_t last, S8::Stored* to) {
     const vf origin = splat(static_cast<float>(zero[row])), inverse = splat(1.0f / scale[row]);
-    vi broken = {};
-    for (; i < last; i += kLanes, to += kLanes) {
-      const vf value = scaled(x, factors, i, inputs);
-      broken |= value - value != 0.0f;  // infinite or not a number
-      store(to, to_bytes(__builtin_convertvector(level(value * inverse + origin), vi)));
-    }
-    if (any(broken)) scale[row] = __builtin_nanf("");
+    vf broken = {};  // zeros, unless something is infinite or not a number
+    each_scaled(rows + row * stride, factors, first, last, [&](vf value) {
+      broken += value * 0.0f;
+      store(to, to_bytes(level(value * inverse + origin)));
+      to += kLanes;
+    });
+    if (any(broken != 0.0f)) scale[row] = __builtin_nanf("");
   });
 }
 
@@ -190,23 +195,23 @@ void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float sc
   const float factor = plain ? scale : 1.0f;
   float peaks[kBlockRows];
   vf totals[kBlockRows];
-  for (int64_t r = 0; r < count; ++r) {
-    float* row = scores + r * stride;
+  const auto begin = [&](int64_t r, float* row) {
     if (!plain)
       for (int64_t i = 0; i < keys; ++i)
         row[i] = row[i] * scale + (bias ? bias[r * bias_row_stride + i * bias_key_stride] : 0.0f);
     for (int64_t i = keys; i < round_up(keys, kLanes); ++i) row[i] = kNothing;
     vf top = splat(kNothing);
-    for (int64_t i = 0; i < keys; i += kLanes) top = maximum(top, load<vf>(row + i) * factor);
-    peaks[r] = largest(top);
+    for (int64_t i = 0; i < keys; i += kLanes) top = maximum(top, load<vf>(row + i));
+    peaks[r] = largest(top) * factor;
     totals[r] = vf{};
     if (peaks[r] == kNothing) {
       for (int64_t i = 0; i < keys; ++i) row[i] = 0;
       peaks[r] = 0;
     }
-  }
+  };
   prepare_rows<P>(count, keys, data, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
-    const float* row = scores + r * stride;
+    float* row = scores + r * stride;
+    if (i == 0) begin(r, row);
     const vf peak = splat(peaks[r]);
     vf total = {};
     for (; i < last; i += kLanes, to += kLanes) {

@@ -12,20 +12,18 @@ inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t o
   for (int64_t r = 0; r < rows; ++r) {
     const float* x = in + r * in_stride;
     float* y = out + r * out_stride;
-    vf total = {};
-    for (int64_t i = 0; i < whole; i += kLanes) total += load<vf>(x + i);
-    if (rest) total += load_part(x + whole, rest);
-    const float mean = sum(total) * share;
-    vf squares = {};
-    for (int64_t i = 0; i < whole; i += kLanes) {
-      const vf d = load<vf>(x + i) - mean;
-      squares += d * d;
-    }
-    if (rest) {
-      const vf d = load_part(x + whole, rest, mean) - mean;
-      squares += d * d;
-    }
-    const float inverse = 1.0f / __builtin_sqrtf(sum(squares) * share + norm.epsilon);
+    const auto mean_of = [&](float past_the_end, const auto& term) {  // four sums: one would wait for itself
+      vf part[4] = {};
+      int64_t i = 0;
+      for (; i + 4 * kLanes <= whole; i += 4 * kLanes)
+        for (int j = 0; j < 4; ++j) part[j] += term(load<vf>(x + i + j * kLanes));
+      for (; i < whole; i += kLanes) part[0] += term(load<vf>(x + i));
+      if (rest) part[0] += term(load_part(x + whole, rest, past_the_end));
+      return sum((part[0] + part[1]) + (part[2] + part[3])) * share;
+    };
+    const float mean = mean_of(0, [](vf v) { return v; });
+    const float variance = mean_of(mean, [&](vf v) { return (v - mean) * (v - mean); });
+    const float inverse = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
     const auto finish = [&](vf v, vf gain, vf bias) { return (v - mean) * inverse * gain + bias; };
     for (int64_t i = 0; i < whole; i += kLanes)
       store(y + i, finish(load<vf>(x + i), norm.gain ? load<vf>(norm.gain + i) : splat(1),

@@ -22,11 +22,18 @@ struct F32 {
   using Stored = float;  // inputs
   using Weight = float;
   using Sum = vf;
-  static constexpr int kGroup = 1, kVectors = kTileVectors;
+  static constexpr int kGroup = 1, kRows = kTileRows, kVectors = kTileVectors;
   static constexpr int kJoined = 1;  // groups that are multiplied in one step
   FB_INLINE vf input(const float* x) { return splat(*x); }
   FB_INLINE vf weight(const float* w) { return load<vf>(w); }
+#if FB_LANES == 16
+  FB_INLINE vf add(vf sum, vf x, vf w) {  // told, not asked: compilers fetch ahead until they run out of registers
+    __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(w));
+    return sum;
+  }
+#else
   FB_INLINE vf add(vf sum, vf x, vf w) { return sum + x * w; }
+#endif
 };
 
 #ifdef FB_DPBF16
@@ -34,7 +41,7 @@ struct Bf16 {
   using Stored = uint16_t;
   using Weight = uint16_t;
   using Sum = vf;
-  static constexpr int kGroup = 2, kVectors = kTileVectors, kJoined = 1;
+  static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
@@ -47,6 +54,11 @@ struct S8 {  // levels of a row, times signed bytes
   using Stored = uint8_t;
   using Weight = int8_t;
   using Sum = vi;
+#if defined(FB_MADD) && FB_LANES == 8
+  static constexpr int kRows = 5;  // the steps of a product need registers too
+#else
+  static constexpr int kRows = kTileRows;
+#endif
   static constexpr int kGroup = 4, kVectors = kTileVectors;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
@@ -85,7 +97,7 @@ template <class P>
 constexpr int kPanel = P::kVectors * kLanes;
 // Groups of inputs that are summed at a time: so much of a panel stays in the first-level cache while rows pass by.
 template <class P>
-constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + kTileRows));
+constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + P::kRows));
 
 constexpr int kStride = 4;  // groups from one fetch of memory to the next
 
@@ -101,20 +113,22 @@ FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weight
 template <class P, class Activate>
 FB_INLINE void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
                       const PackedWeights& weights, int64_t column, const Epilogue& epilogue, Activate activate) {
-  const float* bias = epilogue.bias;
-  const int64_t left = weights.outputs - column, whole = left < vectors * kLanes ? left / kLanes : vectors;
-  for (int r = 0; r < height; ++r, ++row, sums += vectors) {
-    float* out = epilogue.out + row * epilogue.out_stride;
-    const float* residual = epilogue.residual ? epilogue.residual + row * epilogue.residual_stride : nullptr;
-    const auto value = [&](int64_t v, int64_t at) {
-      const vf sum = to_float(sums[v], rows, weights, row, at);
-      return activate(bias ? sum + load<vf>(bias + at) : sum);
-    };
-    for (int64_t v = 0, at = column; v < whole; ++v, at += kLanes)
-      store(out + at, residual ? value(v, at) + load<vf>(residual + at) : value(v, at));
-    if (whole < vectors) {
-      const int64_t at = column + whole * kLanes, some = weights.outputs - at;
-      store_part(out + at, residual ? value(whole, at) + load_part(residual + at, some) : value(whole, at), some);
+  const float *bias = epilogue.bias, *residual = epilogue.residual;
+  for (int v = 0; v < vectors; ++v, column += kLanes) {
+    const int64_t left = weights.outputs - column;
+    float* out = epilogue.out + row * epilogue.out_stride + column;
+    const float* more = residual ? residual + row * epilogue.residual_stride + column : nullptr;
+    for (int r = 0; r < height; ++r, out += epilogue.out_stride) {
+      vf value = to_float(sums[r * vectors + v], rows, weights, row + r, column);
+      value = activate(bias ? value + load<vf>(bias + column) : value);
+      if (more) {
+        value += left >= kLanes ? load<vf>(more) : load_part(more, left);
+        more += epilogue.residual_stride;
+      }
+      if (left >= kLanes)
+        store(out, value);
+      else
+        store_part(out, value, left);
     }
   }
 }
@@ -199,7 +213,7 @@ using Tile = void (*)(const void*, const void*, int64_t, bool, typename P::Sum*,
 template <class P>
 constexpr Tile<P> kTiles[8][3] = {
 #define FB_TILE(r, v) \
-  (r <= kTileRows && v <= P::kVectors) ? &tile<P, (r <= kTileRows ? r : 1), (v <= P::kVectors ? v : 1)> : nullptr
+  (r <= P::kRows && v <= P::kVectors) ? &tile<P, (r <= P::kRows ? r : 1), (v <= P::kVectors ? v : 1)> : nullptr
 #define FB_TILES(r) {FB_TILE(r, 1), FB_TILE(r, 2), FB_TILE(r, 3)}
     FB_TILES(1), FB_TILES(2), FB_TILES(3), FB_TILES(4), FB_TILES(5),
     FB_TILES(6), FB_TILES(7), FB_TILES(8)
@@ -210,11 +224,11 @@ constexpr Tile<P> kTiles[8][3] = {
 template <class P>
 void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
               const Epilogue& epilogue) {
-  alignas(64) typename P::Sum sums[kBlockRows / kTileRows][kTileRows * P::kVectors];
-  const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup, tiles = (count + kTileRows - 1) / kTileRows;
+  alignas(64) typename P::Sum sums[(kBlockRows + P::kRows - 1) / P::kRows][P::kRows * P::kVectors];
+  const int64_t groups = (weights.inputs + P::kGroup - 1) / P::kGroup, tiles = (count + P::kRows - 1) / P::kRows;
   const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>;
   const int64_t slice = round_up((groups + slices - 1) / slices, P::kJoined);
-  const int rest = static_cast<int>(count - (tiles - 1) * kTileRows);  // rows of the last tile
+  const int rest = static_cast<int>(count - (tiles - 1) * P::kRows);  // rows of the last tile
   for (int64_t p = first; p < last; ++p) {
     const int64_t column = p * kPanel<P>, left = weights.outputs - column;
     const int vectors = left >= kPanel<P> ? P::kVectors : static_cast<int>((left + kLanes - 1) / kLanes);
@@ -228,16 +242,16 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
       const char* ahead = reinterpret_cast<const char*>(packed + number * width);
       const int64_t step = kStride * width * static_cast<int64_t>(sizeof *packed) / tiles,
                     share = slice / kStride * step;
-      const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * kTileRows * P::kGroup;
-      for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += kTileRows * groups * P::kGroup) {
-        const int height = t + 1 < tiles ? kTileRows : rest;
-        const int64_t row = t * kTileRows;
+      const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * P::kRows * P::kGroup;
+      for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += P::kRows * groups * P::kGroup) {
+        const int height = t + 1 < tiles ? P::kRows : rest;
+        const int64_t row = t * P::kRows;
         if (done)
           for (int64_t r = row; r < row + height; ++r) {
             __builtin_prefetch(epilogue.out + r * epilogue.out_stride + column, 1);
             if (epilogue.residual) __builtin_prefetch(epilogue.residual + r * epilogue.residual_stride + column);
           }
-        kTiles<P>[height - 1][vectors - 1](inputs - g*(kTileRows - height)* P::kGroup, packed, number, g == 0, sums[t],
+        kTiles<P>[height - 1][vectors - 1](inputs - g*(P::kRows - height)* P::kGroup, packed, number, g == 0, sums[t],
                                            ahead, step);
         if (done) kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
       }

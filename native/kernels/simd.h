@@ -1,5 +1,5 @@
 // Vectors of one instruction set: the compiler's own vector types, so that every kernel is written once and compiled
-// per ISA. Intrinsics appear only where the language has no word for an instruction (dot products of bytes and bf16).
+// per ISA. Intrinsics appear only where the language has no word for an instruction.
 //
 // The build defines FB_ISA (a namespace), FB_LANES, and FB_MADD / FB_VNNI / FB_DPBF16 where the ISA has them.
 #pragma once
@@ -43,34 +43,47 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) {
   for (int i = 0; i < n; ++i) p[i] = lane[i];
 }
 
-FB_INLINE vf splat(float x) { return x - vf{}; }            // not +: that would turn -0 into 0, and so cost an addition
-FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }  // b where either is NaN
+FB_INLINE vf splat(float x) { return x - vf{}; }  // not +: that would turn -0 into 0, and so cost an addition
+// b where either is NaN. Compilers make a comparison and a choice of it where the machine has one instruction.
+#if FB_LANES == 16
+FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+#elif FB_LANES == 8
+FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
+FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }
 FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
+#endif
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
 constexpr float kNearest = 12582912.0f;                         // added to |x| < 2^22, no fraction is left
 FB_INLINE vf nearest(vf x) { return x + kNearest - kNearest; }  // the even one of two
 FB_INLINE vb to_bytes(vi x) {  // by way of 16 bits: straight from 32, compilers take one lane at a time
   return __builtin_convertvector(__builtin_convertvector(x, vh), vb);
 }
+
+#if FB_LANES == 16
+constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif FB_LANES == 8
+constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+constexpr vi kOrder = {0, 1, 2, 3};
+#endif
+// All lanes joined into one: each with the one half a vector away, then a quarter, and so on.
+template <int Away = kLanes / 2, class V, class Join>
+FB_INLINE auto joined(V v, const Join& join) {
+  v = join(v, __builtin_shuffle(v, kOrder ^ Away));
+  if constexpr (Away > 1)
+    return joined<Away / 2>(v, join);
+  else
+    return v[0];
+}
 FB_INLINE float sum(vf v) {
-  float lane[kLanes];
-  store(lane, v);
-  for (int n = kLanes / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) lane[i] += lane[i + n];
-  return lane[0];
+  return joined(v, [](vf a, vf b) { return a + b; });
 }
+FB_INLINE float largest(vf v) { return joined(v, maximum); }
 FB_INLINE bool any(vi mask) {
-  int32_t lane[kLanes], found = 0;
-  store(lane, mask);
-  for (int i = 0; i < kLanes; ++i) found |= lane[i];
-  return found != 0;
-}
-FB_INLINE float largest(vf v) {
-  float lane[kLanes];
-  store(lane, v);
-  float best = lane[0];
-  for (int i = 1; i < kLanes; ++i) best = lane[i] > best ? lane[i] : best;
-  return best;
+  return joined(mask, [](vi a, vi b) { return a | b; }) != 0;
 }
 
 // For x up to 88. Relative error below 2e-7; exactly 0 below -87.3 (so a masked key weighs nothing), and NaN stays NaN.

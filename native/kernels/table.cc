@@ -10,7 +10,7 @@ namespace fusebert::FB_ISA {
 template <class P>
 constexpr Gemm gemm(decltype(Gemm::prepare) prepare, decltype(Gemm::soften) soften, decltype(Gemm::pack_keys) keys,
                     decltype(Gemm::pack_values) values) {
-  return {P::kGroup, kPanel<P>,    kLanes, kTileRows, sizeof(typename P::Stored), sizeof(typename P::Weight), prepare,
+  return {P::kGroup, kPanel<P>,    kLanes, P::kRows, sizeof(typename P::Stored), sizeof(typename P::Weight), prepare,
           soften,    &multiply<P>, keys,   values};
 }
 
