@@ -77,6 +77,22 @@ def test_quantising_beats_plain_rounding(isa):
         engine.quantize(np.array([[1, np.nan]], np.float32))
 
 
+@pytest.mark.parametrize("power", [-110, -66, 66, 127])
+def test_weights_of_any_size_are_quantised_alike(isa, power):
+    """Errors are counted in steps: neither squares of large weights nor sums of four overflow, small ones do not vanish."""
+    weight = np.random.default_rng(0).uniform(-1, 1, (8, 77)).astype(np.float32)
+    values, scales = engine.quantize(weight)
+    values_then, scales_then = engine.quantize(np.ldexp(weight, power))
+    assert np.array_equal(values_then, values)
+    assert np.array_equal(scales_then, np.ldexp(scales, power))
+
+
+def test_weights_too_small_for_a_scale_are_nothing(isa):
+    values, scales = engine.quantize(np.full((2, 9), 1e-40, np.float32))
+    assert (values == 0).all()
+    assert np.isfinite(scales).all()
+
+
 def test_numbers_need_not_be_aligned(isa):
     """Weights of a file may begin at any byte; they give the same bits."""
     numbers = np.random.default_rng(0).standard_normal((3, 20, 40))

@@ -54,10 +54,7 @@ FB_INLINE Eight limited(Eight levels) {
   for (;;) {
     const Eight excess = sums_of_four(levels) - static_cast<float>(kSumLimit);
     const EightWhole over = excess > 0.0f;
-    int32_t lane[8], found = 0;
-    store(lane, over);
-    for (int i = 0; i < 8; ++i) found |= lane[i];
-    if (!found) return levels;
+    if (!(over[0] | over[2])) return levels;  // one lane of each four
     const Eight some = levels > 0.0f ? Eight{} + 1.0f : Eight{}, count = sums_of_four(some);
     const Eight share = excess / count - 0.375f + kNearest - kNearest;  // rounded down, being thirds or quarters
     const Eight before =
@@ -75,37 +72,46 @@ FB_INLINE Eight quantized(Eight x, float inverse) {
 
 inline float quantize_weights(const float* row, int64_t width, int8_t* values) {
   const auto at = [&](int64_t i) {
+    if (width - i >= 8) return load<Eight>(row + i);
     Eight x = {};
-    std::memcpy(&x, row + i, sizeof(float) * static_cast<size_t>(width - i < 8 ? width - i : 8));
+    std::memcpy(&x, row + i, sizeof(float) * static_cast<size_t>(width - i));
     return x;
   };
-  const auto most = [](Eight x, float limit) {
-    float peak = 0;
-    for (int i = 0; i < 8; ++i) peak = x[i] > peak * limit ? x[i] / limit : peak;
-    return peak;
-  };
-  Eight top = {}, sums = {};
+  Eight top = {}, sums = {};  // of quarters, which never add up to more than there is
   for (int64_t i = 0; i < width; i += 8) {
-    const Eight x = at(i), above = sums_of_four(x > 0.0f ? x : Eight{}), below = sums_of_four(x < 0.0f ? -x : Eight{});
-    const Eight size = x < 0.0f ? -x : x, sum = above > below ? above : below;
+    const Eight x = at(i), size = x < 0.0f ? -x : x, quarter = x * 0.25f;
+    const Eight above = sums_of_four(x > 0.0f ? quarter : Eight{}), below = sums_of_four(x < 0.0f ? -quarter : Eight{});
+    const Eight sum = above > below ? above : below;
     top = size > top ? size : top;
     sums = sum > sums ? sum : sums;
   }
-  const float alone = most(top, 127.0f), together = most(sums, kSumLimit), widest = alone > together ? alone : together;
-  float best_scale = 1.0f, best_error = __builtin_inff();
-  // Clipping the largest weights a little, and fours of them, makes the steps of all the others finer.
-  for (int step = 0; step <= 24 && widest > 0; ++step) {
-    const float scale = widest * (1.0f - 0.025f * static_cast<float>(step)), inverse = 1.0f / scale;
-    Eight error = {};
-    for (int64_t i = 0; i < width; i += 8) {
-      const Eight difference = quantized(at(i), inverse) * scale - at(i);
-      error += difference * difference;
-    }
-    float total = 0;
-    for (int i = 0; i < 8; ++i) total += error[i];
-    if (total < best_error) {
-      best_error = total;
-      best_scale = scale;
+  float widest = 0;
+  for (int i = 0; i < 8; ++i) {
+    const float alone = top[i] / 127.0f, together = sums[i] / (0.25f * kSumLimit);
+    widest = alone > widest ? alone : widest;
+    widest = together > widest ? together : widest;
+  }
+  float best_scale = 1.0f;
+  if (widest > 1e-36f) {  // else nothing, and its inverse would be infinite
+    // Clipping the largest weights a little, and fours of them, makes the steps of all the others finer.
+    float least = __builtin_inff();
+    int best = 0;
+    const auto consider = [&](int clipped) {
+      const float share = 1.0f - 0.025f * static_cast<float>(clipped), scale = widest * share;
+      Eight squares = {};  // of errors, in steps: weights may be of any size
+      for (int64_t i = 0; i < width; i += 8) {
+        const Eight error = quantized(at(i), 1.0f / scale) - at(i) * (1.0f / scale);
+        squares += error * error;
+      }
+      float total = 0;
+      for (int i = 0; i < 8; ++i) total += squares[i] * share * share;
+      if (total < least) least = total, best = clipped, best_scale = scale;
+    };
+    for (int clipped = 0; clipped <= 24; clipped += 4) consider(clipped);
+    for (int near = 2; near > 0; near /= 2) {
+      const int middle = best;
+      if (middle > 0) consider(middle - near);
+      consider(middle + near);
     }
   }
   for (int64_t i = 0; i < width; i += 8) {
