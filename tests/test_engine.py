@@ -79,7 +79,7 @@ def test_quantising_beats_plain_rounding(isa):
 
 @pytest.mark.parametrize("power", [-110, -66, 66, 127])
 def test_weights_of_any_size_are_quantised_alike(isa, power):
-    """Errors are counted in steps: neither squares of large weights nor sums of four overflow, small ones do not vanish."""
+    """Errors are counted in steps: squares and sums of large weights do not overflow, small ones do not vanish."""
     weight = np.random.default_rng(0).uniform(-1, 1, (8, 77)).astype(np.float32)
     values, scales = engine.quantize(weight)
     values_then, scales_then = engine.quantize(np.ldexp(weight, power))
