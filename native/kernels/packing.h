@@ -1,7 +1,5 @@
 // Floats in the forms that the products of one instruction set read: rows as inputs, keys and values as weights.
 #pragma once
-#include <type_traits>
-
 #include "products.h"
 
 namespace fusebert::FB_ISA {
@@ -9,28 +7,6 @@ namespace fusebert::FB_ISA {
 // ---- rows of floats -> inputs ----
 //
 // The rows of a tile lie interleaved, a group of inputs of each in turn. A group has 4 bytes in every precision.
-
-FB_INLINE float bf16_value(float x) {
-  uint32_t bits = load<uint32_t>(&x);
-  bits = x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u : 0x7fc00000u;
-  return load<float>(&bits);
-}
-FB_INLINE void put_bf16(float* to, float x) { *to = bf16_value(x); }
-FB_INLINE void put_bf16(uint16_t* to, float x) {
-  float rounded = bf16_value(x);
-  *to = static_cast<uint16_t>(load<uint32_t>(&rounded) >> 16);
-}
-FB_INLINE void put_bf16(float* to, vf x) { store(to, (vf)(to_bf16(x) << 16)); }
-FB_INLINE void put_bf16(uint16_t* to, vf x) { store(to, __builtin_convertvector(to_bf16(x), vh)); }
-
-// A float, or a vector of them, as that precision has it.
-template <class P, class To, class From>
-FB_INLINE void put(To* to, From x) {
-  if constexpr (std::is_same_v<P, F32>)
-    store(to, x);
-  else
-    put_bf16(to, x);
-}
 
 FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
 #if FB_LANES == 16
@@ -138,7 +114,7 @@ inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64
   prepare_rows<Bf16>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
     const float* x = rows + row * stride;
     for (; i < last; i += kLanes, to += kLanes)
-      put_bf16(to, last - i >= kLanes ? load<vf>(x + i) : load_part(x + i, last - i));
+      Bf16::put(to, last - i >= kLanes ? load<vf>(x + i) : load_part(x + i, last - i));
   });
 }
 
@@ -217,7 +193,7 @@ void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float sc
     for (; i < last; i += kLanes, to += kLanes) {
       const vf e = exponential(load<vf>(row + i) * factor - peak);
       total += e;
-      put<P>(to, e);
+      P::put(to, e);
     }
     totals[r] += total;
   });
@@ -231,7 +207,7 @@ template <class P>
 FB_INLINE vi groups_at(const float* x, int64_t left) {
   typename P::Weight groups[kLanes * P::kGroup];
   for (int i = 0; i < kLanes * P::kGroup; i += kLanes) {
-    put<P>(groups + i, left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i));
+    P::put(groups + i, left - i >= kLanes ? load<vf>(x + i) : load_part(x + i, left - i));
   }
   return load<vi>(groups);
 }
@@ -257,17 +233,19 @@ void pack_keys(const float* rows, int64_t stride, const int64_t* index, int64_t 
 
 template <class P>
 void pack_values(const float* rows, int64_t stride, const int64_t* index, int64_t count, int64_t width, void* packed) {
-  const int64_t padded = round_up(count, P::kGroup);
   for (int64_t first = 0; first < width; first += kPanel<P>) {
     const int64_t columns = width - first < kPanel<P> ? round_up(width - first, kLanes) : kPanel<P>;
-    auto* panel = static_cast<typename P::Weight*>(packed) + first * padded;
-    for (int64_t k = 0; k < padded; ++k) {
-      auto* to = panel + k / P::kGroup * columns * P::kGroup + k % P::kGroup;
-      const int64_t there = k >= count ? 0 : width - first < columns ? width - first : columns;
-      const float* value = there ? rows + index[k] * stride + first : nullptr;
-      for (int64_t j = 0; j < there; ++j) put<P>(to + j * P::kGroup, value[j]);
-      for (int64_t j = there; j < columns; ++j) put<P>(to + j * P::kGroup, 0.0f);
-    }
+    auto* panel = static_cast<typename P::Weight*>(packed) + first * round_up(count, P::kGroup);
+    for (int64_t k = 0; k < count; k += P::kGroup)
+      for (int64_t j = 0; j < columns; j += kLanes) {
+        const int64_t left = width - first - j;
+        vf group[P::kGroup] = {};
+        for (int i = 0; i < P::kGroup && k + i < count; ++i) {
+          const float* value = rows + index[k + i] * stride + first + j;
+          group[i] = left >= kLanes ? load<vf>(value) : load_part(value, left);
+        }
+        store(panel + k * columns + j * P::kGroup, P::grouped(group));
+      }
   }
 }
 

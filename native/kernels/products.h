@@ -23,7 +23,9 @@ struct F32 {
   using Weight = float;
   using Sum = vf;
   static constexpr int kGroup = 1, kRows = kTileRows, kVectors = kTileVectors;
-  static constexpr int kJoined = 1;  // groups that are multiplied in one step
+  static constexpr int kJoined = 1;                           // groups that are multiplied in one step
+  FB_INLINE void put(float* to, vf x) { store(to, x); }       // a vector of a row, as inputs
+  FB_INLINE vi grouped(const vf* rows) { return (vi)*rows; }  // a vector of each row of a group, as weights
   FB_INLINE vf input(const float* x) { return splat(*x); }
   FB_INLINE vf weight(const float* w) { return load<vf>(w); }
 #if FB_LANES == 16
@@ -42,12 +44,24 @@ struct Bf16 {
   using Weight = uint16_t;
   using Sum = vf;
   static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+  FB_INLINE vh rounded(vf x) { return (vh)_mm512_cvtneps_pbh((__m512)x); }
+  FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
+  FB_INLINE vi grouped(const vf* rows) {
+    return (vi)(__builtin_convertvector(rounded(rows[0]), vu) | __builtin_convertvector(rounded(rows[1]), vu) << 16);
+  }
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
 };
 #else
-struct Bf16 : F32 {};  // the same values, held and multiplied as floats
+struct Bf16 : F32 {             // the same values, held and multiplied as floats
+  FB_INLINE vf rounded(vf x) {  // to the nearest, the even one of two; NaN stays NaN
+    const vu bits = (vu)x;
+    return (vf)(x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u : vu{} + 0x7fc00000u);
+  }
+  FB_INLINE void put(float* to, vf x) { store(to, rounded(x)); }
+  FB_INLINE vi grouped(const vf* rows) { return (vi)rounded(*rows); }
+};
 #endif
 
 struct S8 {  // levels of a row, times signed bytes

@@ -31,7 +31,25 @@ template <class V, class T>
 FB_INLINE void store(T* p, V v) {
   std::memcpy(p, &v, sizeof v);
 }
-// The first n (< lanes) elements; the rest reads as `fill`.
+FB_INLINE vf splat(float x) { return x - vf{}; }  // not +: that would turn -0 into 0, and so cost an addition
+FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
+constexpr float kNearest = 12582912.0f;  // added to |x| < 2^22, no fraction is left but the even one of two
+
+// Where the language has a word but compilers make more of it than the machine needs:
+// - load_part, store_part: the first n (< lanes) elements, none if n is negative; the rest reads as `fill`;
+// - minimum, maximum: b where either is NaN;
+// - to_bytes: the lowest byte of each lane.
+#if FB_LANES == 16
+constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+FB_INLINE __mmask16 first(int64_t n) { return static_cast<__mmask16>(n > 0 ? (1u << n) - 1 : 0); }
+FB_INLINE vf load_part(const float* p, int64_t n, float fill = 0) {
+  return (vf)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p);
+}
+FB_INLINE void store_part(float* p, vf v, int64_t n) { _mm512_mask_storeu_ps(p, first(n), (__m512)v); }
+FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
+FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
+FB_INLINE vb to_bytes(vi x) { return (vb)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)x); }
+#else
 FB_INLINE vf load_part(const float* p, int64_t n, float fill = 0) {
   float lane[kLanes];
   for (int i = 0; i < kLanes; ++i) lane[i] = i < n ? p[i] : fill;
@@ -42,33 +60,20 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) {
   store(lane, v);
   for (int i = 0; i < n; ++i) p[i] = lane[i];
 }
-
-FB_INLINE vf splat(float x) { return x - vf{}; }  // not +: that would turn -0 into 0, and so cost an addition
-// b where either is NaN. Compilers make a comparison and a choice of it where the machine has one instruction.
-#if FB_LANES == 16
-FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
-FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
-#elif FB_LANES == 8
-FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
-FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
-#else
-FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }
-FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
-#endif
-FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
-constexpr float kNearest = 12582912.0f;                         // added to |x| < 2^22, no fraction is left
-FB_INLINE vf nearest(vf x) { return x + kNearest - kNearest; }  // the even one of two
 FB_INLINE vb to_bytes(vi x) {  // by way of 16 bits: straight from 32, compilers take one lane at a time
   return __builtin_convertvector(__builtin_convertvector(x, vh), vb);
 }
-
-#if FB_LANES == 16
-constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-#elif FB_LANES == 8
+#if FB_LANES == 8
 constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7};
+FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
+FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 #else
 constexpr vi kOrder = {0, 1, 2, 3};
+FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }
+FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 #endif
+#endif
+
 // All lanes joined into one: each with the one half a vector away, then a quarter, and so on.
 template <int Away = kLanes / 2, class V, class Join>
 FB_INLINE auto joined(V v, const Join& join) {
@@ -126,12 +131,5 @@ FB_INLINE vf gelu_erf(vf x) {
 }
 FB_INLINE vf gelu_tanh(vf x) { return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x)); }
 FB_INLINE vf gelu_quick(vf x) { return x * sigmoid(1.702f * x); }
-
-// Round-to-nearest-even bf16 in the low half of each lane; NaN stays NaN.
-FB_INLINE vu to_bf16(vf x) {
-  vu bits = (vu)x;
-  vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return x == x ? rounded : (vu)((vu{} + 0x7fc0u));
-}
 
 }  // namespace fusebert::FB_ISA
