@@ -43,8 +43,8 @@ typedef float Eight __attribute__((vector_size(32)));
 typedef int32_t EightWhole __attribute__((vector_size(32)));
 
 // What a lane's neighbour has, and the lane four places on.
-FB_INLINE Eight beside(Eight x) { return __builtin_shuffle(x, EightWhole{1, 0, 3, 2, 5, 4, 7, 6}); }
-FB_INLINE Eight across(Eight x) { return __builtin_shuffle(x, EightWhole{4, 5, 6, 7, 0, 1, 2, 3}); }
+FB_INLINE Eight beside(Eight x) { return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6); }
+FB_INLINE Eight across(Eight x) { return __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3); }
 
 // For each lane, the sum of the four that are limited together (see kSumLimit).
 FB_INLINE Eight sums_of_four(Eight x) { return x + beside(x) + across(x + beside(x)); }

@@ -1,10 +1,11 @@
 // Vectors of one instruction set: the compiler's own vector types, so that every kernel is written once and compiled
-// per ISA. Intrinsics appear only where the language has no word for an instruction.
+// per ISA. Intrinsics appear only where the language has no word, or compilers make more of it than the machine needs.
 //
 // The build defines FB_ISA (a namespace), FB_LANES, and FB_MADD / FB_VNNI / FB_DPBF16 where the ISA has them.
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(FB_MADD) || defined(FB_VNNI) || defined(FB_DPBF16)
 #include <immintrin.h>
@@ -35,12 +36,11 @@ FB_INLINE vf splat(float x) { return x - vf{}; }  // not +: that would turn -0 i
 FB_INLINE vf magnitude(vf x) { return (vf)((vi)x & 0x7fffffff); }
 constexpr float kNearest = 12582912.0f;  // added to |x| < 2^22, no fraction is left but the even one of two
 
-// Where the language has a word but compilers make more of it than the machine needs:
+// By width, since compilers make more of it than the machine needs:
 // - load_part, store_part: the first n (< lanes) elements, none if n is negative; the rest reads as `fill`;
 // - minimum, maximum: b where either is NaN;
 // - to_bytes: the lowest byte of each lane.
 #if FB_LANES == 16
-constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 FB_INLINE __mmask16 first(int64_t n) { return static_cast<__mmask16>(n > 0 ? (1u << n) - 1 : 0); }
 FB_INLINE vf load_part(const float* p, int64_t n, float fill = 0) {
   return (vf)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p);
@@ -64,20 +64,22 @@ FB_INLINE vb to_bytes(vi x) {  // by way of 16 bits: straight from 32, compilers
   return __builtin_convertvector(__builtin_convertvector(x, vh), vb);
 }
 #if FB_LANES == 8
-constexpr vi kOrder = {0, 1, 2, 3, 4, 5, 6, 7};
 FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 #else
-constexpr vi kOrder = {0, 1, 2, 3};
 FB_INLINE vf minimum(vf a, vf b) { return a < b ? a : b; }
 FB_INLINE vf maximum(vf a, vf b) { return a > b ? a : b; }
 #endif
 #endif
 
+template <int Away, class V, int... Lane>
+FB_INLINE V swapped(V v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, v, (Lane ^ Away)...);
+}
 // All lanes joined into one: each with the one half a vector away, then a quarter, and so on.
 template <int Away = kLanes / 2, class V, class Join>
 FB_INLINE auto joined(V v, const Join& join) {
-  v = join(v, __builtin_shuffle(v, kOrder ^ Away));
+  v = join(v, swapped<Away>(v, std::make_integer_sequence<int, kLanes>()));
   if constexpr (Away > 1)
     return joined<Away / 2>(v, join);
   else
