@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import fusebert
-from fusebert.inspect import inspect
+from fusebert.cli.show import show
 from fusebert.report import Report, Table
-from fusebert.show import show
+from fusebert.verbs.inspect import inspect
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "finder"

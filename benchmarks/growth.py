@@ -13,11 +13,11 @@ from models import inputs
 from turns import OVERHEAD, Bare, in_turns, overhead
 
 import fusebert
-from fusebert.engine import EncoderEngine, pool
+from fusebert.engine.native import EncoderEngine, pool
 from fusebert.formats import huggingface
-from fusebert.network import Head
-from fusebert.plan import PRECISIONS, make_plan
 from fusebert.report import Table
+from fusebert.values.network import Head
+from fusebert.values.plan import PRECISIONS, make_plan
 
 _PEAK = """
 import re, sys

@@ -13,10 +13,10 @@ from pathlib import Path
 from models import SIZES, checkpoint, inputs
 
 import fusebert
-from fusebert.engine import cores, isa
-from fusebert.plan import PRECISIONS
+from fusebert.cli.show import show
+from fusebert.engine.native import cores, isa
 from fusebert.report import Report, Table
-from fusebert.show import show
+from fusebert.values.plan import PRECISIONS
 
 ROOT = Path(__file__).parents[1]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.graph import Array
+from fusebert.ops.graph import Array
 
 SIZES = {
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},

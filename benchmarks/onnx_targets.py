@@ -20,15 +20,15 @@ from rivals import Forms, feed
 from turns import OVERHEAD, SHORT, in_turns, overhead
 
 import fusebert
-from fusebert.engine import cores, isa
-from fusebert.graph import Array
+from fusebert.cli.show import show
+from fusebert.engine.native import cores, isa
 from fusebert.measure.timing import Timing
 from fusebert.onnxruntime import session
-from fusebert.plan import PRECISIONS
+from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.places import Wanted
-from fusebert.show import show
+from fusebert.rewrite.packing import Wanted
+from fusebert.values.plan import PRECISIONS
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
 SHAPES = "1x16,1x128,8x128,1x384,32x128r"

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 import fusebert
-from fusebert.graph import Array
-from fusebert.plan import PRECISIONS
+from fusebert.cli.show import show
+from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
-from fusebert.show import show
+from fusebert.values.plan import PRECISIONS
 
 
 @dataclass(frozen=True)

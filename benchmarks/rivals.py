@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import fusebert
-from fusebert.engine import isas
-from fusebert.graph import Array
-from fusebert.plan import PRECISIONS
+from fusebert.engine.native import isas
+from fusebert.ops.graph import Array
+from fusebert.values.plan import PRECISIONS
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 Call = Callable[[], Any]

@@ -25,9 +25,9 @@ from models import SIZES, checkpoint, inputs, operations, weights
 from rivals import Call, Engine, Forms, Ready, engines, versions
 from turns import in_turns
 
-from fusebert.engine import cores, isa
+from fusebert.cli.show import show
+from fusebert.engine.native import cores, isa
 from fusebert.measure.timing import Timing
-from fusebert.show import show
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
 COSINES = {"fp32": 0.9999, "bf16": 0.999, "int8": 0.97}  # to stock fp32; who answers worse does not take part

@@ -26,14 +26,14 @@ import tensorflow as tf
 
 import fusebert
 import fusebert.tensorflow
-from fusebert.encoder import Encoder
-from fusebert.engine import EncoderEngine, cores, isa, pool
-from fusebert.graph import Array
+from fusebert.cli.show import show
+from fusebert.engine.native import EncoderEngine, cores, isa, pool
+from fusebert.engine.quantize import convert_encoder
 from fusebert.match.assemble import read_encoder
-from fusebert.plan import PRECISIONS, make_plan
-from fusebert.quantize import convert_encoder
+from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
-from fusebert.show import show
+from fusebert.values.blocks import Encoder
+from fusebert.values.plan import PRECISIONS, make_plan
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "tensorflow_op"

@@ -19,10 +19,10 @@ from models import SIZES, inputs
 from turns import SHORT, Bare, in_turns
 
 import fusebert.torch
-from fusebert.engine import cores, isa, pool
-from fusebert.plan import PRECISIONS
+from fusebert.cli.show import show
+from fusebert.engine.native import cores, isa, pool
 from fusebert.report import Report, Table
-from fusebert.show import show
+from fusebert.values.plan import PRECISIONS
 
 fusebert.torch.disable()
 CALLS = 6  # in a row, as a service makes them

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 import fusebert
-from fusebert.engine import cores, isa
+from fusebert.cli.show import show
+from fusebert.engine.native import cores, isa
 from fusebert.measure.timing import interleave
 from fusebert.report import Report, Table
-from fusebert.show import show
 
 FOLDER = Path("demo")
 PAIRS = [

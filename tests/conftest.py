@@ -16,7 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # of NumPy and torch: models are 
 import numpy as np
 import pytest
 
-from fusebert import cli, engine
+from fusebert import cli
+from fusebert.engine import native as engine
 
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 

@@ -12,14 +12,14 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from encoders import random_encoder
 from onnx import TensorProto, helper
-from test_encoder import random_encoder
 
 import fusebert.onnxruntime
-from fusebert import engine
-from fusebert.encoder import LINEARS, LOWEST, Batch, Encoder, Linear, reference
+from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
-from fusebert.plan import PRECISIONS, make_plan
+from fusebert.values.blocks import LINEARS, LOWEST, Batch, Encoder, Linear, reference
+from fusebert.values.plan import PRECISIONS, make_plan
 
 ONNX_TYPES = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_encoder import random_encoder
+from encoders import random_encoder
 
-from fusebert import engine
-from fusebert.encoder import reference
-from fusebert.plan import make_plan
+from fusebert.engine import native as engine
+from fusebert.values.blocks import reference
+from fusebert.values.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

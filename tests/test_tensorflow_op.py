@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from memory import growth
 
-from fusebert import engine
-from fusebert.encoder import Batch, Encoder, Layer, Linear, Norm, reference
-from fusebert.plan import LayerPlan, Plan, Product, make_plan
+from fusebert.engine import native as engine
+from fusebert.values.blocks import Batch, Encoder, Layer, Linear, Norm, reference
+from fusebert.values.plan import LayerPlan, Plan, Product, make_plan
 
 tf = pytest.importorskip("tensorflow")
 import fusebert.tensorflow as fused  # noqa: E402

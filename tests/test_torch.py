@@ -21,8 +21,8 @@ from torch import nn
 
 import fusebert.torch
 from fusebert import FusebertError, UnsupportedError
+from fusebert.engine.quantize import smooth, smooth_encoder
 from fusebert.formats import huggingface
-from fusebert.quantize import smooth, smooth_encoder
 from fusebert.torch import packing, settings
 from fusebert.torch.encoder import Fused, quick_output
 

@@ -2,15 +2,15 @@
 
 The public names are bound at once, because a verb and its file share a name: `fusebert.optimize` is the function."""
 
+from fusebert.engine.model import Model, load
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.match.find import find
 from fusebert.measure.accuracy import accuracy
 from fusebert.measure.bench import bench
 from fusebert.measure.calibrate import calibrate
 from fusebert.measure.compare import compare
-from fusebert.model import Model, load
-from fusebert.optimize import optimize
-from fusebert.read import read
+from fusebert.source import read
+from fusebert.verbs.optimize import optimize
 
 __all__ = [
     "FusebertError", "Model", "UnsupportedError", "accuracy", "bench", "calibrate", "compare", "find", "load",

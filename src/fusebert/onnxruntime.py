@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import Any
 
-from fusebert.engine import folder
+from fusebert.engine.native import folder
 from fusebert.errors import FusebertError
 
 

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.formats import onnx as reader
-from fusebert.formats.wire import CUT, cut
-from fusebert.graph import Graph, Weight
+from fusebert.formats.onnx import read as reader
+from fusebert.formats.protobuf.wire import CUT, cut
+from fusebert.ops.graph import Graph, Weight
 
 
 def small(**changes):
@@ -263,7 +263,7 @@ def test_reading_leaves_the_weights_in_the_file(tmp_path):
 
 
 def test_inspect_shows_a_graph(exported):
-    from fusebert.inspect import inspect
+    from fusebert.verbs.inspect import inspect
 
     report = inspect(exported).data()
     assert report["format"] == "onnx"

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.formats import tensorflow as reader
-from fusebert.formats import wire
-from fusebert.formats.tf_bundle import Bundle
-from fusebert.formats.tf_messages import message
-from fusebert.graph import TensorType
+from fusebert.formats.protobuf import wire
+from fusebert.formats.tensorflow import read as reader
+from fusebert.formats.tensorflow.bundle import Bundle
+from fusebert.formats.tensorflow.messages import message
 from fusebert.match.translate import translate
-from fusebert.ops import evaluate
+from fusebert.ops.graph import TensorType
+from fusebert.ops.vocabulary import evaluate
 
 MAKE = """
 import os, sys
@@ -454,7 +454,7 @@ def test_a_bundle_with_a_missing_or_short_data_file_is_refused(made, tmp_path):
 def test_what_is_not_described_is_kept_beside_tensorflow(made):
     code = f"""
 import fusebert, tensorflow as tf
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 raw = open({str(made / "saved2" / "saved_model.pb")!r}, "rb").read()
 from tensorflow.core.protobuf import saved_model_pb2
 again = message("SavedModel").FromString(raw).SerializeToString()
@@ -467,7 +467,7 @@ print(len(fusebert.read({str(made / "saved2")!r}).functions) > 0)
 
 
 def test_inspect_shows_a_saved_model(made):
-    from fusebert.inspect import inspect
+    from fusebert.verbs.inspect import inspect
 
     report = inspect(made / "saved2").data()
     assert report["format"] == "tensorflow SavedModel"

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fusebert.errors import FusebertError
-from fusebert.formats import tf_bundle
-from fusebert.formats.tf_bundle import Bundle
-from fusebert.formats.wire import _encoded
+from fusebert.formats.protobuf.wire import _encoded
+from fusebert.formats.tensorflow import bundle as tf_bundle
+from fusebert.formats.tensorflow.bundle import Bundle
 
 
 def slices(*bounds, shape=(4, 2)):

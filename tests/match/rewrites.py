@@ -9,10 +9,10 @@ from itertools import count
 
 import numpy as np
 
-from fusebert.graph import Graph, Node, Weight
+from fusebert.match.dialects.onnx import DTYPES
 from fusebert.match.translate import translate
-from fusebert.match.words_onnx import DTYPES
-from fusebert.ops import evaluate
+from fusebert.ops.graph import Graph, Node, Weight
+from fusebert.ops.vocabulary import evaluate
 
 Values = Mapping[str, np.ndarray]
 Rewrite = Callable[[Graph, Values, np.random.Generator], Graph]

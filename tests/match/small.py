@@ -12,14 +12,14 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import fusebert
-from fusebert.encoder import reference
+from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Graph
 from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.find import Finding, Found
-from fusebert.model import Model
-from fusebert.ops import evaluate
-from fusebert.plan import make_plan
+from fusebert.ops.graph import Graph
+from fusebert.ops.vocabulary import evaluate
+from fusebert.values.blocks import reference
+from fusebert.values.plan import make_plan
 
 VOCABULARY, POSITIONS = 50, 96
 LOWEST = float(np.finfo(np.float32).min)

@@ -10,14 +10,14 @@ import pytest
 import zoo
 
 import fusebert
+from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Graph, Weight
 from fusebert.match.assemble import assemble
+from fusebert.match.consumers import EACH, FIRST, MASKED, SCORE, UNMASKED
 from fusebert.match.find import Finding
-from fusebert.match.readers import EACH, FIRST, MASKED, SCORE, UNMASKED
-from fusebert.model import Model
-from fusebert.ops import evaluate
-from fusebert.plan import make_plan
+from fusebert.ops.graph import Graph, Weight
+from fusebert.ops.vocabulary import evaluate
+from fusebert.values.plan import make_plan
 
 GOOD = [name for name, entry in zoo.ZOO.items() if not entry.refused]
 REFUSED = [name for name, entry in zoo.ZOO.items() if entry.refused]
@@ -147,7 +147,7 @@ def test_a_size_that_is_baked_in_is_told():
 
 
 def test_copies_that_no_signature_reaches_are_found_when_asked_for():
-    from fusebert.inspect import inspect
+    from fusebert.verbs.inspect import inspect
 
     path = zoo.get("tf-bert-keras").make()
     assert len(inspect(path).data()["encoders"]) == 1

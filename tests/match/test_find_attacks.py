@@ -25,9 +25,9 @@ from small import Small
 import fusebert
 from fusebert import FusebertError
 from fusebert.cli import app
-from fusebert.graph import Graph, Node, TensorType, Weight
 from fusebert.match.assemble import assemble
 from fusebert.match.find import Finding
+from fusebert.ops.graph import Graph, Node, TensorType, Weight
 
 SECONDS = 1800  # generous: only what would never end is ended
 MODELS = ("onnx-bert-14-sdpa", "onnx-bert-dynamo-eager", "tf1-frozen", "tf-bert", "ort-fused-bert", "int8-dynamic-bert")

@@ -10,11 +10,11 @@ import zoo
 from rewrites import REWRITES, Values, values_of
 
 import fusebert
-from fusebert.graph import Graph
 from fusebert.match.assemble import Assembled, assemble
 from fusebert.match.find import Finding
 from fusebert.match.translate import translate
-from fusebert.ops import evaluate
+from fusebert.ops.graph import Graph
+from fusebert.ops.vocabulary import evaluate
 
 MODELS = (
     "onnx-bert-14-eager", "onnx-bert-14-sdpa", "onnx-bert-dynamo-sdpa", "onnx-roberta-sequence", "tf-bert",

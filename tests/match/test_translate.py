@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.graph import AttributeOf, Graph, Node, Weight
 from fusebert.match.translate import translate
-from fusebert.ops import evaluate
-from fusebert.primitives import MEANING
+from fusebert.ops.graph import AttributeOf, Graph, Node, Weight
+from fusebert.ops.primitives import MEANING
+from fusebert.ops.vocabulary import evaluate
 
 RANDOM = np.random.default_rng(0)
 

@@ -14,7 +14,7 @@ from fusebert import accuracy, cli
 from fusebert.errors import FusebertError
 from fusebert.measure.accuracy import class_scores, spearman
 from fusebert.measure.tasks import find_task, read_task, read_texts
-from fusebert.optimize import optimize
+from fusebert.verbs.optimize import optimize
 
 RANDOM = np.random.default_rng(0)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import fusebert
 from fusebert import calibrate, cli
 from fusebert.errors import FusebertError
-from fusebert.factors import FORMS, read_factors, write_factors
+from fusebert.formats.ranges import FORMS, read_factors, write_factors
 from fusebert.measure.histogram import Histogram, choose_range
-from fusebert.plan import PRODUCTS, Product, make_plan
+from fusebert.values.plan import PRODUCTS, Product, make_plan
 
 RANDOM = np.random.default_rng(0)
 TEXTS = [" ".join(RANDOM.choice(stock.SPOKEN, RANDOM.integers(2, 20))) for _ in range(40)]

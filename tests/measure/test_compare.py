@@ -13,11 +13,11 @@ import zoo
 from checkpoints import make_checkpoint
 
 import fusebert
+from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
 from fusebert.measure.compare import Comparison, Difference, compare, difference, within
 from fusebert.measure.difference import Tally, Tolerance
 from fusebert.measure.samples import PADDINGS, Source, pad
-from fusebert.model import Model
 
 
 def rows(comparison: Comparison) -> dict[tuple[str, str], dict]:

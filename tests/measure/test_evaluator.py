@@ -8,14 +8,14 @@ import pytest
 import zoo
 
 import fusebert
-from fusebert import replace as replacing
-from fusebert.encoder import Encoder, Layer, Linear, Norm, reference
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
-from fusebert.graph import Node
-from fusebert.inspect import inspect
 from fusebert.measure.runners.bert_node import BertNode
 from fusebert.measure.runners.evaluator import Evaluator
+from fusebert.ops.graph import Node
 from fusebert.rewrite import tensorflow as rewriting
+from fusebert.values.blocks import Encoder, Layer, Linear, Norm, reference
+from fusebert.verbs import fused as replacing
+from fusebert.verbs.inspect import inspect
 
 MODELS = ["tf1-frozen", "tf-bert-sequence", "tf-official"]
 FUSED = [*MODELS, "tf-bert-taps", "tf-bert-question", "tf-roberta", "tf-official-erf", "tf1-saved", "keras-own"]

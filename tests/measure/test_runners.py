@@ -14,7 +14,7 @@ from checkpoints import make_checkpoint
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.measure.roles import OPTIONS
+from fusebert.measure.inputs import OPTIONS
 from fusebert.measure.runners import open_runner
 
 # Exporters, numbers and names of inputs, masks, fusions; and graphs in which no encoder is found.

@@ -4,7 +4,7 @@ import pytest
 from toys import add, frozen, graph_of, main_of, saved
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.meaning import plain
 

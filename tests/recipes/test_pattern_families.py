@@ -7,13 +7,13 @@ import pytest
 import zoo
 
 from fusebert.errors import DifferentError, FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import load, save, to_text
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -7,7 +7,7 @@ import re
 import pytest
 from zoo import long
 
-from fusebert.formats.tf_tensor import tensor_value
+from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.measure.compare import compare
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern

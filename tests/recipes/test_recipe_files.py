@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toys import frozen, graph_of, recipe
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import is_text, load, save, to_text

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.messages import load, save
 

@@ -10,8 +10,8 @@ from zoo.cases import POSITIONS
 
 from fusebert.measure.runners import open_runner
 from fusebert.measure.samples import Source
-from fusebert.replace import _REWRITERS
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
+from fusebert.verbs.fused import _REWRITERS
 
 LONG = 160
 NO_TABLE = ("onnx-own-native", "tf2onnx-tf1-11")  # one has no positions, one is of one length

@@ -9,10 +9,10 @@ import zoo
 from onnx import TensorProto, helper, numpy_helper
 
 import fusebert
-from fusebert import replace
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.onnxruntime import session
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
+from fusebert.verbs import fused as replace
 
 TARGETS = ("onnxruntime", "stock-onnxruntime")
 EAGER = "onnx-bert-14-eager"

@@ -14,7 +14,7 @@ import fusebert
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.onnxruntime import session
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
 
 ONNX = [name for name, entry in zoo.ZOO.items() if entry.file == "model.onnx" and not entry.refused]
 BERTS = ("onnx-bert-1-input", "onnx-bert-2-inputs", "onnx-bert-14-eager", "onnx-bert-dynamo-sdpa", "tf2onnx-bert")
@@ -119,7 +119,7 @@ def test_weights_beside_the_model_come_along(tmp_path):
 
 
 def test_a_model_too_large_for_one_file_gets_two(tmp_path, monkeypatch):
-    from fusebert.formats import onnx_write
+    from fusebert.formats.onnx import edit as onnx_write
 
     monkeypatch.setattr(onnx_write, "_LARGEST", 1000)
     entry = zoo.get("onnx-bert-17-eager")
@@ -147,8 +147,8 @@ def test_optimize_compares_and_reports(tmp_path):
 
 
 def test_nothing_is_written_if_answers_differ(tmp_path, monkeypatch):
-    from fusebert import replace
     from fusebert.rewrite import onnx as rewriting
+    from fusebert.verbs import fused as replace
 
     packed = rewriting.packed_encoder
 

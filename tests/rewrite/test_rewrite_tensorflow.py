@@ -13,7 +13,7 @@ import zoo
 
 import fusebert
 from fusebert.errors import UnsupportedError
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 MODELS = [name for name, entry in zoo.ZOO.items() if entry.file != "model.onnx" and not entry.refused]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zoo
 
-from fusebert.rewrite.places import Wanted
+from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -2,10 +2,10 @@
 
 Exit codes: 0 done, 1 the answers differ, 2 anything the user can mend."""
 
-from fusebert.cli import making, measuring, patterns  # each adds its commands
-from fusebert.cli.common import app
+from fusebert.cli import measurements, models, patterns  # each adds its commands
+from fusebert.cli.app import app
 
-__all__ = ["main", "making", "measuring", "patterns"]
+__all__ = ["main", "measurements", "models", "patterns"]
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from fusebert.cli.common import Json, app, finish
+from fusebert.cli.app import Json, app, finish
+from fusebert.cli.show import show, show_error, show_text
 from fusebert.errors import FusebertError
-from fusebert.show import show, show_error, show_text
 
 
 class Listing(TyperCommand):

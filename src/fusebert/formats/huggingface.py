@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusebert.encoder import Encoder, Layer, Linear
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.files import read_json
-from fusebert.formats.weights import Weights
-from fusebert.network import HEADS, Dense, Embeddings, Head, Network
+from fusebert.formats.files import read_json
+from fusebert.formats.tensors import Weights
+from fusebert.values.blocks import Encoder, Layer, Linear
+from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
 
 _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fusebert.encoder import Encoder
 from fusebert.errors import UnsupportedError
 from fusebert.match.embeddings import read_embeddings
 from fusebert.match.find import Finding, Found
 from fusebert.match.head import read_head
-from fusebert.match.lift.lifting import Lifted
-from fusebert.match.pieces import Pieces
-from fusebert.network import Network
+from fusebert.match.lift.state import Lifted
+from fusebert.match.weights import Pieces
+from fusebert.values.blocks import Encoder
+from fusebert.values.network import Network
 
 
 @dataclass(frozen=True)

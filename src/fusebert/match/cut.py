@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Graph, TensorType
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
 from fusebert.match.find import Finding, Found
-from fusebert.match.lift.lifting import Lifted
+from fusebert.match.lift.state import Lifted
+from fusebert.ops.graph import Graph, TensorType
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusebert.encoder import Norm
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Array
-from fusebert.match.pieces import Pieces, keeps_order
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
-from fusebert.network import Embeddings, positions
+from fusebert.match.weights import Pieces, keeps_order
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Norm
+from fusebert.values.network import Embeddings, positions
 
 
 def read_embeddings(pieces: Pieces) -> tuple[Embeddings, dict[str, str]]:

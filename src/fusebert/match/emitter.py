@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.graph import Array, Graph, Node, Weight
 from fusebert.match.inline import output_number
-from fusebert.primitives import MEANING
+from fusebert.ops.graph import Array, Graph, Node, Weight
+from fusebert.ops.primitives import MEANING
 
 Rule = Callable[..., str | tuple[str, ...]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusebert.graph import Graph
 from fusebert.match.find import Finding, find
+from fusebert.ops.graph import Graph
 
 
 def find_elsewhere(graph: Graph, reached: Finding) -> dict[str, Finding]:

@@ -6,19 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fusebert.graph import Graph, Node
-from fusebert.match.layer import Match, Miss, Search, pattern
+from fusebert.match.consumers import may_skip, readers_of
 from fusebert.match.lift import lift
-from fusebert.match.lift.lifting import Lifted
-from fusebert.match.lift.results import numbers_read
+from fusebert.match.lift.shapes import numbers_read
+from fusebert.match.lift.state import Lifted
 from fusebert.match.mask import Mask, Masks
-from fusebert.match.meaning import Row, recognise
 from fusebert.match.probe import make_probes
-from fusebert.match.readers import may_skip, readers_of
+from fusebert.match.recognise import Row, recognise
+from fusebert.match.search import Match, Miss, Search, pattern
 from fusebert.match.translate import translate
 from fusebert.match.trials import Trials
-from fusebert.ops import VOCABULARY
-from fusebert.primitives import MEANING
+from fusebert.ops.graph import Graph, Node
+from fusebert.ops.primitives import MEANING
+from fusebert.ops.vocabulary import VOCABULARY
 
 
 @dataclass(frozen=True)

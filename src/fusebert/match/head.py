@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusebert.encoder import Linear
-from fusebert.match.pieces import Pieces, keeps_order
-from fusebert.network import Dense, Head
+from fusebert.match.weights import Pieces, keeps_order
+from fusebert.values.blocks import Linear
+from fusebert.values.network import Dense, Head
 
 
 @dataclass(frozen=True)

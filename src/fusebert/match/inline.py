@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.graph import AttributeOf, Graph, Node, TensorType, Weight
+from fusebert.ops.graph import AttributeOf, Graph, Node, TensorType, Weight
 
 _MOST_NODES = 1_000_000
 _DEEPEST_CALL = 100

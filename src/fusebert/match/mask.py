@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.graph import Array, Graph
-from fusebert.match.lift.lifting import Lifted
-from fusebert.match.limits import refuse_large
+from fusebert.match.budget import refuse_large
+from fusebert.match.lift.state import Lifted
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
-from fusebert.ops import evaluate
+from fusebert.ops.graph import Array, Graph
+from fusebert.ops.vocabulary import evaluate
 
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
 

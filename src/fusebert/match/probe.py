@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fusebert.graph import Array, Graph, TensorType
+from fusebert.ops.graph import Array, Graph, TensorType
 
 _PRIMES = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 _LARGEST = 1 << 22  # elements of an input

@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusebert.graph import Graph
-from fusebert.match import words_onnx, words_ort, words_tensorflow
+from fusebert.match.dialects import onnx as words_onnx
+from fusebert.match.dialects import ort as words_ort
+from fusebert.match.dialects import tensorflow as words_tensorflow
 from fusebert.match.emitter import Emitter, Rule
 from fusebert.match.inline import inline, ordered
-from fusebert.ops import VOCABULARY
-from fusebert.primitives import MEANING
+from fusebert.ops.graph import Graph
+from fusebert.ops.primitives import MEANING
+from fusebert.ops.vocabulary import VOCABULARY
 
 _OURS = frozenset((*MEANING, *VOCABULARY))
 _ONNX: Mapping[str, Rule] = {**words_onnx.RULES, **words_ort.RULES}

@@ -10,14 +10,14 @@ from functools import cached_property
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.graph import Array, Graph, Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Size
-from fusebert.match.lift.lifting import Lifted
-from fusebert.match.lift.results import SHAPE_ONLY, numbers_read
-from fusebert.match.limits import refuse_large
+from fusebert.match.budget import refuse_large
+from fusebert.match.lift.shapes import SHAPE_ONLY, numbers_read
+from fusebert.match.lift.state import Lifted
 from fusebert.match.probe import Probe
-from fusebert.ops import evaluate
+from fusebert.ops.graph import Array, Graph, Node
+from fusebert.ops.vocabulary import evaluate
 
 _LONGER = (521, 509, 251, 127, 61)  # the first that the graph can be given is tried
 _KEPT = 1 << 16  # elements of an array that is remembered

@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from fusebert import artifact
-from fusebert.engine import isa
+from fusebert.engine.native import isa
+from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.files import read_json, write_whole
-from fusebert.graph import Array
-from fusebert.measure.answering import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
+from fusebert.formats import artifact
+from fusebert.formats.files import read_json, write_whole
 from fusebert.measure.difference import Difference, difference
+from fusebert.measure.predictions import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
 from fusebert.measure.runners import Runner, Told, open_runner
 from fusebert.measure.tasks import Task, find_task
-from fusebert.plan import PRECISIONS
+from fusebert.ops.graph import Array
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.tokenizer import Text, Tokenizer, Tokens
+from fusebert.values.plan import PRECISIONS
 
 BATCH_SIZE = 32
 

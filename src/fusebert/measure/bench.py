@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from fusebert import artifact
-from fusebert.engine import cores, isa
+from fusebert.engine.native import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.files import map_file
-from fusebert.formats import huggingface, onnx, tensorflow
-from fusebert.measure.roles import UnknownInputError
+from fusebert.formats import artifact, huggingface
+from fusebert.formats.files import map_file
+from fusebert.formats.onnx import read as onnx
+from fusebert.formats.tensorflow import read as tensorflow
+from fusebert.measure.inputs import UnknownInputError
 from fusebert.measure.runners import OnnxRuntime, Runner, Told, open_runner
 from fusebert.measure.samples import Sample, Source, pad_to_lengths
 from fusebert.measure.timing import PERCENTILES, Timing, interleave

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.engine.model import Model, load
+from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
-from fusebert.factors import FORMS, default_form, write_factors
-from fusebert.graph import Array
+from fusebert.formats.ranges import FORMS, default_form, write_factors
 from fusebert.measure.histogram import Histogram, check_method, choose_range
 from fusebert.measure.tasks import Task, read_texts
-from fusebert.model import Model, load
-from fusebert.plan import PRODUCTS, too_wide
+from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
-from fusebert.tokenizer import Text
+from fusebert.values.plan import PRODUCTS, too_wide
 
 SAMPLES = 512
 

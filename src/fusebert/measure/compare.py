@@ -13,23 +13,23 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
-from fusebert.formats.onnx_tensor import encode
-from fusebert.graph import Array, Graph
+from fusebert.formats.onnx.tensor import encode
 from fusebert.match.assemble import Assembled
 from fusebert.match.translate import translate
-from fusebert.measure.answering import tokenizer_folder
 from fusebert.measure.difference import TOLERANCES, Difference, Tolerance, difference, table, within
-from fusebert.measure.judge import Judge, Questions, Sizes
-from fusebert.measure.roles import UnknownInputError
+from fusebert.measure.inputs import UnknownInputError
+from fusebert.measure.pairing import Judge, Questions, Sizes
+from fusebert.measure.predictions import tokenizer_folder
 from fusebert.measure.runners import Fusebert, Runner, Told, open_runner
 from fusebert.measure.tasks import find_task
 from fusebert.measure.texts import Texts
-from fusebert.model import Model
-from fusebert.ops import evaluate
-from fusebert.plan import PRECISIONS
+from fusebert.ops.graph import Array, Graph
+from fusebert.ops.vocabulary import evaluate
 from fusebert.progress import progress
 from fusebert.report import Report, Table
+from fusebert.values.plan import PRECISIONS
 
 __all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.graph import Array
+from fusebert.ops.graph import Array
 from fusebert.report import Table
 
 # Worst error as a share of the output's scale; mean cosine per row. The worst of many rounded numbers is a matter of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.graph import Array
+from fusebert.ops.graph import Array
 
 METHODS = ("minmax", "percentile", "entropy")
 _BINS = 4096

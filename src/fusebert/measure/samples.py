@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusebert.graph import Array
+from fusebert.ops.graph import Array
 
 PADDINGS = ("right", "left", "holes", "none")
 _VARIOUS = ((1, 1), (4, 16), (3, 64), (2, 128), (1, 384))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
-from fusebert.graph import Array
-from fusebert.tokenizer import Text
+from fusebert.ops.graph import Array
 
 NAMES = ("mrpc", "sst2", "stsb")
 _LARGEST = 1 << 30  # bytes

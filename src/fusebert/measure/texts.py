@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fusebert.measure.answering import batches, longest
-from fusebert.measure.judge import Questions, Sizes
+from fusebert.engine.tokenizer import Tokenizer
+from fusebert.measure.pairing import Questions, Sizes
+from fusebert.measure.predictions import batches, longest
 from fusebert.measure.runners import Runner
 from fusebert.measure.samples import Sample
 from fusebert.measure.tasks import Task
-from fusebert.tokenizer import Tokenizer
 
 
 class Texts(Questions):

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_types import dtype_name
-from fusebert.graph import Graph, Node
+from fusebert.formats.tensorflow.types import dtype_name
 from fusebert.match.inline import inline
-from fusebert.read import read
+from fusebert.ops.graph import Graph, Node
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.meaning import ATTRIBUTES, OPS, PER_LAYER, TYPES, check_node
 from fusebert.report import Report, Table
+from fusebert.source import read
 
 # What the graph decides: there is one right value, so a reset keeps it.
 _OF_THE_GRAPH = ("MaskT", "NumWeights", "NumHiddenStates", "_output_shapes")

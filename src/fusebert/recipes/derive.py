@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tf_messages import message, set_plain
-from fusebert.graph import Array, Graph
+from fusebert.formats.tensorflow.messages import message, set_plain
 from fusebert.match import axes as ax
 from fusebert.match.find import Finding, Found, Source, find
-from fusebert.match.layer import Match
 from fusebert.match.mask import computed, hiding_value
-from fusebert.read import read
+from fusebert.match.search import Match
+from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.graphs import open_graphs
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.meaning import TYPES
 from fusebert.recipes.pattern import Occurrence, Pattern
 from fusebert.recipes.replace import Output
 from fusebert.recipes.scope import Edge
+from fusebert.source import read
 
 NAME = "fused_bert"
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")

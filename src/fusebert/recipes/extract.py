@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_messages import message
-from fusebert.formats.tf_tensor import tensor_value
+from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.messages import DIGEST, save
 from fusebert.recipes.scope import Edge, Node, Scope

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.files import map_file, new_folder
-from fusebert.formats import onnx
-from fusebert.formats.tensorflow import is_saved_model
-from fusebert.formats.tensorflow_write import copy_rest
-from fusebert.formats.tf_messages import GRAMMAR, message, parse
-from fusebert.formats.wire import Payload, fill
+from fusebert.formats.files import map_file, new_folder
+from fusebert.formats.onnx import read as onnx
+from fusebert.formats.protobuf.wire import Payload, fill
+from fusebert.formats.tensorflow.edit import copy_rest
+from fusebert.formats.tensorflow.messages import GRAMMAR, message, parse
+from fusebert.formats.tensorflow.read import is_saved_model
 from fusebert.recipes.scope import Scope, function_scope, main_scope, near
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from fusebert.recipes.constants import Inputs
 from fusebert.recipes.graphs import Graphs
-from fusebert.recipes.inputs import Inputs
 from fusebert.recipes.meaning import SHAPES
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal, heights
 from fusebert.recipes.scope import Node, Scope

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_tensor import tensor_value
-from fusebert.formats.tf_types import dtype_name
+from fusebert.formats.tensorflow.tensor import tensor_value
+from fusebert.formats.tensorflow.types import dtype_name
 from fusebert.recipes.scope import Node, read_nodes
 
 COMMUTATIVE = frozenset((

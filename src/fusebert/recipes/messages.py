@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.graphs import write_file
 
 DIGEST = "_sha256"  # the attribute that stands for a large constant's bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.derive import derive
 from fusebert.recipes.meaning import OPS
 from fusebert.recipes.messages import load, save, to_text

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import DifferentError, FusebertError
-from fusebert.formats.tf_messages import message
+from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.meaning import OPS, check_node, contradictions

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusebert.recipes.inputs import Inputs
+from fusebert.recipes.constants import Inputs
 from fusebert.recipes.meaning import COMMUTATIVE, QUIET, difference
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal
 from fusebert.recipes.scope import Edge, Node, Scope, same_port

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.encoder import LINEARS, Encoder, Layer
 from fusebert.errors import UnsupportedError
-from fusebert.formats.onnx_write import Changes, NewNode, rewrite
-from fusebert.graph import Array
+from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
 from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.cut import Cut, embedded
 from fusebert.match.find import Finding
-from fusebert.read import read
-from fusebert.rewrite.places import (
+from fusebert.ops.graph import Array
+from fusebert.rewrite.packing import (
     Rewritten,
     Wanted,
     check_length,
@@ -30,6 +28,8 @@ from fusebert.rewrite.places import (
     settle_ranges,
 )
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
+from fusebert.source import read
+from fusebert.values.blocks import LINEARS, Encoder, Layer
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.encoder import Encoder, Layer, Linear, Norm
 from fusebert.errors import UnsupportedError
-from fusebert.formats.onnx_write import NewNode
-from fusebert.graph import Array
+from fusebert.formats.onnx.edit import NewNode
 from fusebert.match.cut import Cut
-from fusebert.network import Embeddings
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Encoder, Layer, Linear, Norm
+from fusebert.values.network import Embeddings
 
 MICROSOFT = "com.microsoft"
 _INT32, _INT64 = 6, 7

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.encoder import Encoder
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow_write import Edit, NewNode, Type, rewrite
-from fusebert.graph import Array, Graph
+from fusebert.formats.tensorflow.edit import Edit, NewNode, Type, rewrite
 from fusebert.match import axes as ax
 from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
-from fusebert.match.layer import Match
 from fusebert.match.mask import hiding_value
-from fusebert.read import read
-from fusebert.rewrite.places import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
+from fusebert.match.search import Match
+from fusebert.ops.graph import Array, Graph
+from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
+from fusebert.source import read
+from fusebert.values.blocks import Encoder
 
 _ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _TRANSPOSED = "transpose"

@@ -12,12 +12,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.plan import make_plan
+from fusebert.torch.consumers import hidden_rows
 from fusebert.torch.encoder import Fused, State, fused_class, sample_rows, wire
 from fusebert.torch.packing import forget
-from fusebert.torch.readers import hidden_rows
 from fusebert.torch.settings import chosen
 from fusebert.torch.wiring import layer_names
+from fusebert.values.plan import make_plan
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -18,16 +18,16 @@ from torch import nn
 from torch.compiler import is_compiling
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
-from fusebert.encoder import Batch
+from fusebert.engine.quantize import random_ids
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Array
-from fusebert.plan import PRODUCTS
-from fusebert.quantize import random_ids
+from fusebert.ops.graph import Array
 from fusebert.torch.masks import masked_batch
 from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain, is_tracing, prepare, untraced
 from fusebert.torch.packing import Packed, Recipe, packed_engine, packed_form
 from fusebert.torch.settings import Settings
 from fusebert.torch.wiring import Wiring, layer_names
+from fusebert.values.blocks import Batch
+from fusebert.values.plan import PRODUCTS
 
 _OTHER = ("head_mask", "encoder_hidden_states", "encoder_attention_mask", "past_key_values", "past_key_value")
 _WITHOUT_EFFECT = ("position_ids", "cache_position", "return_dict", "output_hidden_states", "num_items_in_batch")

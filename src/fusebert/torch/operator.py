@@ -15,9 +15,9 @@ from torch._C import _get_tracing_state, _len_torch_dispatch_stack
 from torch._C._autograd import _profiler_enabled
 from torch._C._functorch import peek_interpreter_stack
 
-from fusebert.engine import EncoderEngine
+from fusebert.engine.native import EncoderEngine
 from fusebert.errors import FusebertError
-from fusebert.graph import Array
+from fusebert.ops.graph import Array
 from fusebert.torch.masks import masked_batch
 from fusebert.torch.packing import PER_LAYER, Recipe, packed_engine, thread_pool
 

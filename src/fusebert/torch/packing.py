@@ -20,12 +20,12 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import get_num_threads
 
-from fusebert.encoder import Encoder, Layer, Linear, Norm
-from fusebert.engine import EncoderEngine, cores, pool
+from fusebert.engine.native import EncoderEngine, cores, pool
+from fusebert.engine.quantize import smooth_encoder
 from fusebert.errors import FusebertError
-from fusebert.graph import Array
-from fusebert.plan import make_plan
-from fusebert.quantize import smooth_encoder
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Encoder, Layer, Linear, Norm
+from fusebert.values.plan import make_plan
 
 PER_LAYER = 16  # tensors: weight and bias of what `_layer` names, in its order
 _MOST = 4  # packed forms of the same memory: a module, what was traced from it, and so on

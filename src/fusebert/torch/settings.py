@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.factors import read_factors
-from fusebert.plan import PRECISIONS
+from fusebert.formats.ranges import read_factors
+from fusebert.values.plan import PRECISIONS
 
 PADDING = ("auto", "skip", "compute")
 

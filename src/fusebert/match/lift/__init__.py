@@ -5,10 +5,12 @@ The result is a Graph that still computes the same (`ops.evaluate`), with fewer 
 
 from __future__ import annotations
 
-from fusebert.graph import Graph, Node
-from fusebert.match.lift import choose, elementwise, layout, products, quantized, rows
-from fusebert.match.lift.lifting import Lifted, Lifting
+from fusebert.match.lift import elementwise, layout, products, quantized
+from fusebert.match.lift import reductions as rows
+from fusebert.match.lift import slicing as choose
+from fusebert.match.lift.state import Lifted, Lifting
 from fusebert.match.probe import Probe
+from fusebert.ops.graph import Graph, Node
 
 _RULES = {**elementwise.RULES, **layout.RULES, **choose.RULES, **products.RULES, **rows.RULES, **quantized.RULES}
 

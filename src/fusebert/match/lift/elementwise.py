@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusebert.graph import Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
 from fusebert.match.lift import quantized
-from fusebert.match.lift.lifting import Lifting
-from fusebert.match.lift.results import ELEMENTWISE
+from fusebert.match.lift.shapes import ELEMENTWISE
+from fusebert.match.lift.state import Lifting
+from fusebert.ops.graph import Node, Weight
 
 
 def elementwise(lifting: Lifting, node: Node) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.emitter import TRUTHS
 from fusebert.match.lift.elementwise import elementwise
-from fusebert.match.lift.lifting import Lifting
+from fusebert.match.lift.state import Lifting
+from fusebert.ops.graph import Node
 
 
 def identity(lifting: Lifting, node: Node) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fusebert.graph import Node
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
-from fusebert.match.lift.lifting import Lifting
+from fusebert.match.lift.state import Lifting
+from fusebert.ops.graph import Node
 
 
 def matmul(lifting: Lifting, node: Node) -> bool:

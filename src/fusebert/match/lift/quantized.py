@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusebert.graph import Array, Node, Weight
 from fusebert.match import axes as ax
 from fusebert.match.axes import View
-from fusebert.match.lift.lifting import Lifting
-from fusebert.primitives import MEANING
+from fusebert.match.lift.state import Lifting
+from fusebert.ops.graph import Array, Node, Weight
+from fusebert.ops.primitives import MEANING
 
 
 def quantize(lifting: Lifting, node: Node) -> bool:

@@ -9,19 +9,18 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from fusebert import artifact
+from fusebert.engine.model import load
 from fusebert.errors import FusebertError
-from fusebert.files import map_file
-from fusebert.formats import huggingface
-from fusebert.formats import onnx as onnx_files
-from fusebert.formats import tensorflow as tensorflow_files
+from fusebert.formats import artifact, huggingface
+from fusebert.formats.files import map_file
+from fusebert.formats.onnx import read as onnx_files
+from fusebert.formats.tensorflow import read as tensorflow_files
 from fusebert.measure.runners.evaluator import Evaluator
+from fusebert.measure.runners.fusebert import Fusebert
 from fusebert.measure.runners.onnxruntime import OnnxRuntime
-from fusebert.measure.runners.ours import Fusebert
 from fusebert.measure.runners.runner import Runner, Told
 from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.runners.torch import Torch
-from fusebert.model import load
 
 __all__ = ["Fusebert", "OnnxRuntime", "Runner", "Told", "open_runner"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.encoder import Batch, Encoder, Layer, Linear, Norm
-from fusebert.engine import EncoderEngine, pool
-from fusebert.factors import read_ranges
-from fusebert.graph import Array, Node
-from fusebert.measure.roles import FUSED_OPS, bert_precision
-from fusebert.plan import make_plan
-from fusebert.quantize import convert_encoder
+from fusebert.engine.native import EncoderEngine, pool
+from fusebert.engine.quantize import convert_encoder
+from fusebert.formats.ranges import read_ranges
+from fusebert.measure.inputs import FUSED_OPS, bert_precision
+from fusebert.ops.graph import Array, Node
+from fusebert.values.blocks import Batch, Encoder, Layer, Linear, Norm
+from fusebert.values.plan import make_plan
 
 _PER_LAYER = 16
 _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from fusebert.errors import UnsupportedError
-from fusebert.graph import Array, Graph, Node, TensorType
 from fusebert.match.translate import translate
-from fusebert.measure.roles import Input
+from fusebert.measure.inputs import Input
 from fusebert.measure.runners.bert_node import bert_node
 from fusebert.measure.runners.runner import Feeds, Runner, Told, roles_of, sizes_of
-from fusebert.ops import evaluate
-from fusebert.primitives import Meaning
-from fusebert.read import read
+from fusebert.ops.graph import Array, Graph, Node, TensorType
+from fusebert.ops.primitives import Meaning
+from fusebert.ops.vocabulary import evaluate
+from fusebert.source import read
 
 _INSTEAD = "TensorFlow is not installed: fusebert's own evaluator computed its graphs, in NumPy and by the engine."
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fusebert.errors import FusebertError
-from fusebert.formats.onnx_write import write_repaired
-from fusebert.graph import Array, Graph
-from fusebert.measure.roles import Input
+from fusebert.formats.onnx.edit import write_repaired
+from fusebert.measure.inputs import Input
 from fusebert.measure.runners.runner import Feeds, Runner, Told, first_line, import_framework, roles_of, sizes_of, words
-from fusebert.read import read
+from fusebert.ops.graph import Array, Graph
+from fusebert.source import read
 
 LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended, all
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.graph import Array, Graph
-from fusebert.measure.roles import Input, Roles, find_roles
+from fusebert.measure.inputs import Input, Roles, find_roles
+from fusebert.ops.graph import Array, Graph
 
 Told = Mapping[str, str | None]
 Feeds = Mapping[str, Any]

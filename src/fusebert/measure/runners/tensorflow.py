@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.graph import Array, Graph
-from fusebert.match.words_tensorflow import EFFECTS
-from fusebert.measure.roles import FUSED_OPS, Input
+from fusebert.match.dialects.tensorflow import EFFECTS
+from fusebert.measure.inputs import FUSED_OPS, Input
 from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
-from fusebert.read import read
+from fusebert.ops.graph import Array, Graph
+from fusebert.source import read
 
 
 class TensorFlow(Runner):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.files import read_json
-from fusebert.graph import Array
-from fusebert.measure.roles import Input, Roles
+from fusebert.formats.files import read_json
+from fusebert.measure.inputs import Input, Roles
 from fusebert.measure.runners.runner import Runner, first_line, import_framework
+from fusebert.ops.graph import Array
 
 
 class Torch(Runner):

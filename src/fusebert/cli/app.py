@@ -1,0 +1,43 @@
+"""What all commands share: the application, options, and how a command ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fusebert.cli.show import show, show_error
+from fusebert.errors import DifferentError, FusebertError
+from fusebert.report import Report
+
+app = typer.Typer(
+    name="fusebert", help="BERT-family inference on CPUs: optimise a model, prove it, run it.", no_args_is_help=True,
+    add_completion=False, pretty_exceptions_enable=False,
+)  # fmt: skip
+
+Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")
+]
+ModelPath = Annotated[
+    Path, typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.")
+]
+HeadOption = Annotated[
+    str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')
+]
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="Folder with tokenizer.json or vocab.txt; default: the model's, or beside it.")
+]
+
+
+def finish(as_json: bool, work: Callable[[], Report], failure: int = 2) -> Report:
+    """Does the work and shows its report, or what went wrong, with the exit code that tells it."""
+    try:
+        report = work()
+    except FusebertError as error:
+        show_error(str(error), as_json)
+        raise typer.Exit(1 if isinstance(error, DifferentError) else failure) from None
+    show(report, as_json)
+    return report

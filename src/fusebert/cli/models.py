@@ -1,0 +1,142 @@
+"""The commands that make, run and describe models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fusebert.cli.app import HeadOption, Json, ModelPath, Threads, Tokenizer, app, finish
+
+
+@app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
+def optimize(
+    model: Annotated[
+        Path, typer.Argument(help="A Hugging Face checkpoint folder, an ONNX file, a SavedModel or a frozen graph.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder or file to write.")],
+    precision: Annotated[str, typer.Option(help="fp32, bf16, int8 or int8-bf16.")] = "int8",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="What will run it: standalone (fusebert itself), onnxruntime, stock-onnxruntime (its own kernels) or "
+            "tensorflow; default: a graph stays in its framework, a checkpoint becomes standalone.",
+        ),
+    ] = None,
+    head: HeadOption = None,
+    padding: Annotated[
+        str, typer.Option(help="Hidden positions in a fused operator: auto, skip, first or compute.")
+    ] = "auto",
+    num_heads: Annotated[int | None, typer.Option(help="Heads the encoder must have, to be sure.")] = None,
+    hidden_size: Annotated[int | None, typer.Option(help="Width the encoder must have, to be sure.")] = None,
+    gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
+    input_int32: Annotated[bool, typer.Option("--input-int32", help="ONNX: int64 ids and masks become int32.")] = False,
+    float16: Annotated[
+        bool, typer.Option("--float16", help="ONNX: weights and graph in halves; inputs and outputs keep their types.")
+    ] = False,
+    sequence_length: Annotated[
+        int | None, typer.Option(min=1, help="ONNX: settle the length of the inputs; default: any.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell more of what was found and replaced.")] = False,
+    model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
+    ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare before writing.")] = True,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Optimise a model, and prove that its answers stayed the same."""
+    from fusebert.verbs.optimize import optimize as work
+
+    if model_type not in (None, "bert", "bert_tf", "bert_keras"):
+        raise typer.BadParameter(f"{model_type!r} is none of bert, bert_tf, bert_keras", param_hint="--model-type")
+
+    finish(
+        as_json,
+        lambda: work(
+            model, out, precision, target, head, padding, overwrite, verify, threads, show_progress=True,
+            fast_gelu=gpu_only, int32=input_int32, dry_run=dry_run, ranges=ranges,
+            expected={"heads": num_heads, "hidden": hidden_size}, float16=float16, length=sequence_length,
+            verbose=verbose,
+        ),
+    )  # fmt: skip
+
+
+@app.command(epilog='Example: fusebert run ./my-classifier "what a film" "what a waste"')
+def run(
+    model: ModelPath,
+    texts: Annotated[list[str], typer.Argument(help="The texts.")],
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Texts are pairs: first and second, first and second, ...")
+    ] = False,
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")
+    ] = None,
+    pooling: Annotated[str, typer.Option(help="For embeddings: mean, cls or max.")] = "mean",
+    head: HeadOption = None,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
+    from fusebert.verbs.run import run as work
+
+    finish(as_json, lambda: work(model, texts, pair, precision, pooling, head, threads, vectors=as_json))
+
+
+@app.command(epilog="Example: fusebert inspect ./my-bert")
+def inspect(
+    model: Annotated[
+        Path,
+        typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph."),
+    ],
+    nodes: Annotated[
+        bool, typer.Option("--nodes", help="Also show the graph in large words, and every rule that was applied.")
+    ] = False,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Also look into functions that no signature reaches: training copies.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tell what a model is: family, sizes, precision plan, bytes; or a graph, and the encoders found in it."""
+    from fusebert.verbs.inspect import inspect as work
+
+    finish(as_json, lambda: work(model, nodes, everywhere))
+
+
+@app.command(epilog="Example: fusebert calibrate ./my-bert --data texts.txt -o factors.json --method percentile")
+def calibrate(
+    model: ModelPath,
+    data: Annotated[Path, typer.Option(help="Texts: one on a line, or a file that accuracy takes.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    samples: Annotated[int | None, typer.Option(min=1, help="Texts, from all over the file; default: 512.")] = None,
+    method: Annotated[str, typer.Option(help="minmax, percentile or entropy.")] = "minmax",
+    percentile: Annotated[float, typer.Option(help="Share of the values that percentile keeps.")] = 99.99,
+    form: Annotated[
+        str | None,
+        typer.Option("--format", help="ours (JSON) or bert-op (for the TensorFlow op); default: ours if it is .json."),
+    ] = None,
+    tokenizer: Tokenizer = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Observe the ranges of a model's inner values on texts, for static int8: optimize --ranges."""
+    from fusebert.measure.calibrate import calibrate as work
+
+    finish(
+        as_json,
+        lambda: work(
+            model, data, out, samples, method, percentile, form, tokenizer, overwrite, threads, show_progress=True
+        ),
+    )
+
+
+@app.command(epilog="Example: fusebert doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Tell what this machine can do: cores, instruction sets, frameworks."""
+    from fusebert.verbs.doctor import doctor as work
+
+    finish(as_json, work)

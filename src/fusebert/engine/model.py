@@ -1,0 +1,376 @@
+"""Model: a checkpoint or artifact, loaded and ready: arrays or texts in, answers out. `load` makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.engine import answers
+from fusebert.engine.native import Engine, Observer, steps
+from fusebert.engine.quantize import convert, smooth
+from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
+from fusebert.errors import FusebertError
+from fusebert.formats import artifact, huggingface
+from fusebert.formats.files import new_folder
+from fusebert.formats.ranges import read_ranges
+from fusebert.match.assemble import assemble
+from fusebert.match.find import find
+from fusebert.ops.graph import Array
+from fusebert.progress import progress as progress_bar
+from fusebert.source import is_graph, read
+from fusebert.values.blocks import Batch
+from fusebert.values.network import Head, Network, check_ids, positions
+from fusebert.values.plan import PRODUCTS, Plan, make_plan
+
+PADDING = ("auto", "skip", "compute")
+POOLING = ("mean", "cls", "max")
+
+
+def load(
+    path: str | Path,
+    precision: str | None = None,
+    threads: int | None = None,
+    padding: str = "auto",
+    head: str | None = None,
+    ranges: Any = None,
+) -> Model:
+    """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
+
+    precision: fp32 (a checkpoint's default), bf16, int8 or int8-bf16; an artifact has its own.
+    threads: as many as this process may use, unless given.
+    padding: what becomes of hidden positions, see `Model.run`.
+    head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
+    ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
+    `calibrate` writes it, to make int8 static."""
+    folder = Path(path)
+    try:
+        if is_graph(folder):
+            return _load_graph(folder, precision, threads, padding, head, ranges)
+        if artifact.is_artifact(folder):
+            return _load_artifact(folder, precision, threads, padding, head, ranges)
+        if huggingface.is_checkpoint(folder):
+            return _packed(huggingface.read(folder, head), folder, precision, threads, padding, ranges)
+    except FusebertError as error:
+        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
+    raise FusebertError(
+        f"{folder} is no model: load takes a folder with config.json (a Hugging Face checkpoint), fusebert.json (an "
+        "artifact) or saved_model.pb, an ONNX file, or a frozen TensorFlow graph"
+    )
+
+
+def _packed(
+    network: Network, folder: Path, precision: str | None, threads: int | None, padding: str, ranges: Any
+) -> Model:
+    layers = len(network.encoder.layers)
+    ranges = read_ranges(ranges, layers)
+    plan = make_plan(precision or "fp32", layers, ranges)
+    bytes_read = network.bytes
+    if plan.decoder == "s8" and ranges is None:
+        network = smooth(network, threads)
+    model = Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
+    model.bytes_read = bytes_read
+    return model
+
+
+def _load_graph(
+    path: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+) -> Model:
+    assembled = assemble(find(read(path)))
+    network = assembled.network
+    if head not in (None, network.head.kind):
+        if head != "none":
+            raise FusebertError(
+                f"{path} has a head of kind {network.head.kind!r}; only 'none' can be asked for instead"
+            )
+        network = replace(network, head=Head(), labels=())
+    folders = [path, path / "assets"] if path.is_dir() else [path.parent]
+    folder = next((f for f in folders if any((f / n).is_file() for n in ("tokenizer.json", "vocab.txt"))), folders[0])
+    model = _packed(network, folder, precision, threads, padding, ranges)
+    model.left_out = assembled.left_out
+    return model
+
+
+def _load_artifact(
+    folder: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+) -> Model:
+    if head is not None or ranges is not None:
+        raise FusebertError(f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead")
+    network, plan, max_length = artifact.read(folder)
+    if precision not in (None, plan.precision):
+        raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")
+    return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest, max_length), threads, padding)
+
+
+class Model:
+    """A network packed for one plan. Safe to call from several threads at once."""
+
+    def __init__(
+        self,
+        network: Network,
+        plan: Plan,
+        tokenizer: Tokenizer | None = None,
+        threads: int | None = None,
+        padding: str = "auto",
+    ) -> None:
+        self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
+        self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
+        self.bytes_read = network.bytes  # of the weights, as the file has them
+        self._tokenizer = tokenizer
+        self._heads = max((layer.heads for layer in network.encoder.layers), default=1)
+        self._engine = Engine(network, plan, threads)
+
+    @property
+    def threads(self) -> int:
+        """Threads a call may use."""
+        return self._engine.threads
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the packed weights."""
+        return self._engine.bytes
+
+    def run(
+        self,
+        input_ids: Any,
+        attention_mask: Any = None,
+        token_type_ids: Any = None,
+        output_hidden_states: bool = False,
+        padding: str | None = None,
+    ) -> dict[str, Any]:
+        """Runs a padded batch `[sequences, length]` and returns what the architecture returns, as NumPy arrays.
+
+        The mask is lengths (B), 0/1 rows (B, S) with padding anywhere, 0/1 (B, S, S), or additive (B, heads, S, S).
+        padding: "skip" leaves zeros at hidden positions, "compute" computes them as frameworks do, "auto" skips them
+        where no answer elsewhere can depend on them: always, except for question answering and for a hidden first token
+        that a pooler or classifier reads."""
+        ids = check_ids("input_ids", input_ids)
+        mode = self._hidden_rows(padding)
+        batch = self._batch(ids, attention_mask, mode)
+        rows, states = self._encode_rows(ids, token_type_ids, batch, output_hidden_states)
+        drop = mode != "compute"
+        outputs = self._outputs(rows, batch, drop)
+        if output_hidden_states:
+            outputs["hidden_states"] = tuple(batch.spread(state, drop) for state in states)
+        return outputs
+
+    def encode(
+        self,
+        texts: Sequence[Text],
+        pooling: str = "mean",
+        normalize: bool = True,
+        batch_tokens: int = 8192,
+        progress: bool = False,
+    ) -> Array:
+        """One embedding per text or pair, `[texts, hidden]`, in the order given.
+
+        Texts run sorted by length, about `batch_tokens` tokens at a time; nothing is padded."""
+        _choice("pooling", pooling, POOLING)
+        tokens = self._tokenize(texts)
+        embeddings = np.zeros((len(tokens), self.network.encoder.hidden), np.float32)
+
+        def pool(numbers: list[int], rows: Array, batch: Batch) -> None:
+            filled = np.flatnonzero(np.diff(batch.offsets))
+            begins = batch.offsets[:-1][filled]
+            if pooling == "cls" or not len(filled):
+                pooled = rows[begins]
+            elif pooling == "max":
+                pooled = np.maximum.reduceat(rows, begins)
+            else:
+                pooled = np.add.reduceat(rows, begins) / np.diff(batch.offsets)[filled, None]
+            embeddings[np.asarray(numbers)[filled]] = pooled
+
+        self._each_batch(tokens, batch_tokens, pool, "encoding", progress)
+        if normalize:
+            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
+        return embeddings
+
+    def predict(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> list[Any]:
+        """What the head says of each text or pair, in the order given.
+
+        A Label (sequence classifier), a list of Spans (token classifier), a Span (question answering, for pairs of
+        question and context), or likely words for every mask token."""
+        kind = self.network.head.kind
+        if kind == "none":
+            raise FusebertError("this model has no head to predict with; use encode")
+        tokens = self._tokenize(texts)
+        results: list[Any] = [None] * len(tokens)
+
+        def judge(numbers: list[int], rows: Array, batch: Batch) -> None:
+            logits = self._engine.head(batch.first_rows(rows) if kind == "sequence" else rows)
+            for place, number in enumerate(numbers):
+                own = logits[place] if kind == "sequence" else logits[batch.offsets[place] : batch.offsets[place + 1]]
+                results[number] = self._answer(texts[number], tokens[number], own)
+
+        self._each_batch(tokens, batch_tokens, judge, "predicting", progress)
+        return results
+
+    def observe(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
+        """The lowest and highest input of every product over these texts, `[layers, 4, 2]`, for static int8."""
+        ranges = np.zeros((len(self.network.encoder.layers), len(PRODUCTS), 2), np.float32)
+
+        def widen(layer: int, product: int, rows: Array) -> None:
+            if rows.size:
+                low, high = ranges[layer, product]
+                ranges[layer, product] = min(low, rows.min()), max(high, rows.max())
+
+        self.watch(texts, widen, batch_tokens, progress)
+        return ranges
+
+    def watch(
+        self, texts: Sequence[Text], observer: Observer, batch_tokens: int = 8192, progress: bool = False
+    ) -> None:
+        """Runs these texts and shows `observer(layer, product, rows)` the input rows of every product; products are
+        numbered as in PRODUCTS."""
+        tokens = self._tokenize(texts)
+        with progress_bar("watching", len(tokens), progress) as advance:
+            for numbers in _groups(tokens, batch_tokens):
+                rows, batch = self._embed_tokens([tokens[i] for i in numbers])
+                self._engine.encoder.run(rows, batch, observer=observer)
+                advance(len(numbers))
+
+    def take_tokenizer(self, folder: str | Path) -> None:
+        """Uses the tokenizer.json or vocab.txt of another folder from now on."""
+        self._tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
+        if self._tokenizer is None:
+            raise FusebertError(f"{folder} has no tokenizer.json or vocab.txt")
+
+    def profile(self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> dict[str, float]:
+        """Seconds that each step of the encoder took on this batch, over all layers."""
+        ids = check_ids("input_ids", input_ids)
+        seconds = np.zeros(len(steps()))
+        batch = self._batch(ids, attention_mask, self._hidden_rows(None))
+        self._encode_rows(ids, token_type_ids, batch, False, seconds)
+        return dict(zip(steps(), map(float, seconds), strict=True))
+
+    def save(self, path: str | Path, overwrite: bool = False, check: Callable[[Path], None] | None = None) -> None:
+        """Writes the artifact folder: whole, or not at all. Only an artifact or an empty folder is ever replaced.
+
+        `check` sees the folder before it is put in place, and may raise to keep it from being."""
+        path = Path(path)
+        if (
+            overwrite
+            and path.exists()
+            and not artifact.is_artifact(path)
+            and (not path.is_dir() or any(path.iterdir()))
+        ):
+            raise FusebertError(f"{path} holds something that is not an artifact; choose another place")
+        with new_folder(path, overwrite) as folder:
+            longest = self._tokenizer.max_length if self._tokenizer else self.network.embeddings.longest
+            artifact.write(folder, convert(self.network, self.plan), self.plan, longest)
+            if self._tokenizer:
+                self._tokenizer.save(folder / "tokenizer.json")
+            if check:
+                check(folder)
+
+    def _hidden_rows(self, padding: str | None) -> str:
+        """What Batch.masked is to do with hidden rows."""
+        padding = self.padding if padding is None else _choice("padding", padding, PADDING)
+        if padding != "auto":
+            return padding
+        if self.network.head.kind == "question":
+            return "compute"
+        return "first" if self.network.head.reads_first else "skip"
+
+    def _batch(self, ids: Array, attention_mask: Any, hidden_rows: str) -> Batch:
+        return Batch.masked(attention_mask, ids.shape, hidden_rows, self._heads)
+
+    def _encode_rows(
+        self, ids: Array, token_type_ids: Any, batch: Batch, hidden_states: bool, profile: Array | None = None
+    ) -> tuple[Array, list[Array]]:
+        embeddings = self.network.embeddings
+        kinds = None if token_type_ids is None else check_ids("token_type_ids", token_type_ids, ids.shape)
+        if embeddings.kind is None:
+            if kinds is not None and kinds.any():
+                raise FusebertError(f"token_type_ids: a {self.network.family} model has no token types")
+            kinds = None
+        elif kinds is None:
+            kinds = np.zeros(ids.shape, np.int64)
+        places = positions(embeddings, ids).ravel()[batch.index]
+        if ids.shape[1] > embeddings.longest and places.max(initial=0) >= len(embeddings.position):
+            raise FusebertError(
+                f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
+            )
+        flat_kinds = None if kinds is None else kinds.ravel()[batch.index]
+        rows = self._engine.embed(ids.ravel()[batch.index], places, flat_kinds)
+        output, states = self._engine.encoder.run(rows, batch, hidden_states, profile)
+        return output, [rows, *states]
+
+    def _outputs(self, rows: Array, batch: Batch, drop_hidden: bool) -> dict[str, Any]:
+        kind = self.network.head.kind
+        if kind == "none":
+            outputs = {"last_hidden_state": batch.spread(rows, drop_hidden)}
+            if self.network.head.steps:
+                outputs["pooler_output"] = self._engine.head(batch.first_rows(rows))
+            return outputs
+        if kind == "sequence":
+            return {"logits": self._engine.head(batch.first_rows(rows))}
+        logits = batch.spread(self._engine.head(rows), drop_hidden)
+        if kind == "question":
+            return {"start_logits": logits[..., 0].copy(), "end_logits": logits[..., 1].copy()}
+        return {"logits": logits}
+
+    def _answer(self, text: Text, tokens: Tokens, logits: Array) -> Any:
+        if self.network.head.kind == "sequence":
+            return answers.label(self.network, logits)
+        if self.network.head.kind == "token":
+            return answers.entities(self.network, text, tokens, logits)
+        if self.network.head.kind == "question":
+            return answers.answer(text, tokens, logits)
+        assert self._tokenizer is not None  # there are tokens
+        return answers.fills(self._tokenizer, tokens, logits)
+
+    def _tokenize(self, texts: Sequence[Text]) -> list[Tokens]:
+        if self._tokenizer is None:
+            raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
+        if not isinstance(texts, Sequence) or isinstance(texts, str):
+            raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
+        return self._tokenizer(texts)
+
+    def _embed_tokens(self, tokens: list[Tokens]) -> tuple[Array, Batch]:
+        batch = Batch.ragged([len(t.ids) for t in tokens])
+        embeddings = self.network.embeddings
+        flat = np.array([i for t in tokens for i in t.ids], np.int64)
+        places = [positions(embeddings, np.array([t.ids], np.int64))[0] for t in tokens]
+        kinds = None if embeddings.kind is None else np.array([k for t in tokens for k in t.kinds], np.int64)
+        if kinds is not None and embeddings.kind is not None and len(embeddings.kind) == 1:
+            kinds[:] = 0  # RoBERTa has one type, whatever the tokenizer says
+        return self._engine.embed(flat, np.concatenate([np.empty(0, np.int64), *places]), kinds), batch
+
+    def _each_batch(
+        self,
+        tokens: list[Tokens],
+        batch_tokens: int,
+        use: Callable[[list[int], Array, Batch], None],
+        label: str,
+        show: bool,
+    ) -> None:
+        with progress_bar(label, len(tokens), show) as advance:
+            for numbers in _groups(tokens, batch_tokens):
+                rows, batch = self._embed_tokens([tokens[i] for i in numbers])
+                use(numbers, self._engine.encoder.run(rows, batch)[0], batch)
+                advance(len(numbers))
+
+
+def _groups(tokens: list[Tokens], batch_tokens: int) -> list[list[int]]:
+    """Text numbers, longest texts first, in groups of about `batch_tokens` tokens."""
+    if not isinstance(batch_tokens, int) or batch_tokens < 1:
+        raise FusebertError("batch_tokens must be at least 1")
+    groups: list[list[int]] = []
+    filled = batch_tokens
+    for number in sorted(range(len(tokens)), key=lambda i: -len(tokens[i].ids)):
+        if filled + len(tokens[number].ids) > batch_tokens:
+            groups.append([])
+            filled = 0
+        groups[-1].append(number)
+        filled += len(tokens[number].ids)
+    return groups
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise FusebertError(f"{name} {value!r} is unknown; use one of {', '.join(choices)}")
+    return value

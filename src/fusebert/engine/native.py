@@ -1,0 +1,262 @@
+"""The only importer of the native module: values in, arrays out. An Engine is a Network packed for one Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fusebert._native as _native
+from fusebert.errors import FusebertError
+from fusebert.formats.files import release
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import LINEARS, NORMS, Batch, Encoder, Layer, Linear, Norm
+from fusebert.values.network import Dense, Embeddings, Network
+from fusebert.values.plan import PRODUCTS, LayerPlan, Plan, Product
+
+_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3}
+_PRECISIONS = {"f32": 0, "bf16": 1, "s8": 3}
+_ACTIVATIONS = {"identity": 0, "gelu_erf": 1, "gelu_tanh": 2, "gelu_quick": 3, "relu": 4, "tanh": 5}
+
+Observer = Callable[[int, int, Array], None]
+
+
+class _Told:
+    """Errors of the core as FusebertErrors that say where. Written out, for it is entered several times in a call."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise FusebertError(f"{self._where}: {error}" if self._where else str(error)) from None
+        if isinstance(error, MemoryError):
+            raise FusebertError(f"{self._where}: not enough memory") from None
+
+
+def pool(threads: int | None = None, gomp_parallel: int | None = None) -> _native.Pool:
+    """Threads to run on: as many as this process may use, unless told. With the address of OpenMP's GOMP_parallel,
+    encoders run on OpenMP's threads."""
+    if threads is not None and (not isinstance(threads, int) or not 1 <= threads <= 1024):
+        raise FusebertError(f"threads: a whole number from 1 to 1024 is expected, not {threads!r:.40}")
+    with _Told("threads"):
+        return _native.Pool(threads or 0, gomp_parallel)
+
+
+def folder() -> Path:
+    """Where this package's native libraries are."""
+    return Path(_native.__file__).parent
+
+
+def cores() -> int:
+    """The cores this process may really use."""
+    return int(_native.cores())
+
+
+def isa() -> str:
+    """The instruction set in use: FUSEBERT_ISA, or the best of this machine."""
+    with _Told(""):
+        return str(_native.isa())
+
+
+def isas() -> list[str]:
+    """The instruction sets this machine can run, best first."""
+    return list(_native.isas())
+
+
+def steps() -> list[str]:
+    """The names of a layer's steps, in the order of a profile."""
+    return list(_native.steps())
+
+
+def _floats(values: Array | None) -> Array | None:
+    return None if values is None else np.ascontiguousarray(_aligned(values), np.float32)
+
+
+def _aligned(array: Array) -> Array:
+    """The array, copied where its elements do not begin at multiples of their size, as those of a file may."""
+    if array.flags.aligned:
+        return array
+    copy = array.copy("K")
+    release(array)
+    return copy
+
+
+def _matrix(weight: Array, scales: Array | None = None) -> tuple[Array, int, Array | None]:
+    kind = _TYPES.get(weight.dtype.name)
+    if kind is None:
+        weight, kind = weight.astype(np.float32), 0
+    return _aligned(weight.view(np.uint16) if kind in (1, 2) else weight), kind, _floats(scales)
+
+
+def _linear(linear: Linear) -> tuple[Any, Array | None, Array | None]:
+    return _matrix(linear.weight, linear.scales), _floats(linear.bias), _floats(linear.input_scales)
+
+
+def _norm(norm: Norm) -> tuple[Array | None, Array | None, float]:
+    return _floats(norm.gain), _floats(norm.bias), norm.epsilon
+
+
+def _product(product: Product) -> tuple[int, float, float]:
+    return _PRECISIONS[product.type], product.low, product.high
+
+
+def _layer(layer: Layer, plan: LayerPlan) -> dict[str, Any]:
+    return {
+        **{name: _linear(getattr(layer, name)) for name in LINEARS},
+        **{name: _norm(getattr(layer, name)) for name in NORMS},
+        "plan": [_product(getattr(plan, name)) for name in PRODUCTS],
+        "attention": _PRECISIONS[plan.attention],
+        "heads": layer.heads,
+        "activation": _ACTIVATIONS[layer.activation],
+        "scale": layer.scale,
+    }
+
+
+class EncoderEngine:
+    """The packed encoder. Threads share it; each call may use all threads of the pool."""
+
+    def __init__(self, encoder: Encoder, plan: Plan, pool: _native.Pool) -> None:
+        self._layers, self._pool = len(encoder.layers), pool
+        with _Told("encoder"):
+            dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
+            self._native = _native.Encoder(encoder.hidden, dicts, pool)
+        for _, array in encoder.weights():
+            release(array)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by the packed weights."""
+        return int(self._native.bytes)
+
+    def run(
+        self,
+        rows: Array,
+        batch: Batch,
+        hidden_states: bool = False,
+        profile: Array | None = None,
+        observer: Observer | None = None,
+    ) -> tuple[Array, list[Array]]:
+        """Rows `[rows, hidden]` in, rows out, with the rows after every layer if asked for.
+
+        `profile` gains seconds per step; `observer(layer, product, inputs)` sees the input rows of every product."""
+        output = np.empty_like(rows)
+        states = [np.empty_like(rows) for _ in range(self._layers)] if hidden_states else []
+        with _Told("encoder"):
+            self._native.run(
+                rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, hidden_states=states,
+                profile=profile, observer=observer,
+            )  # fmt: skip
+        return output, states
+
+    def run_padded(
+        self, rows: Array, output: Array, batch: Batch, states: list[Array], pool: _native.Pool | None = None
+    ) -> None:
+        """All rows of a padded batch `[sequences * length, hidden]` in; the rows that the batch keeps are written to
+        the same places of `output` and, after every layer, of `states`, if there are any. Nothing is copied."""
+        index = None if len(batch.index) == len(rows) else batch.index
+        with _Told("encoder"):
+            self._native.run(
+                rows, output, batch.offsets, pool or self._pool, visible=batch.visible, bias=batch.bias,
+                hidden_states=states, index=index,
+            )  # fmt: skip
+
+
+class DenseEngine:
+    """One packed product of a head."""
+
+    def __init__(self, dense: Dense, precision: str, pool: _native.Pool, name: str) -> None:
+        self._pool, self._name = pool, name
+        with _Told(name):
+            norm = None if dense.norm is None else _norm(dense.norm)
+            activation = _ACTIVATIONS[dense.activation]
+            self._native = _native.Dense(
+                _linear(dense.linear), activation, (_PRECISIONS[precision], 0.0, 0.0), norm, pool
+            )
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by the packed weights."""
+        return int(self._native.bytes)
+
+    def run(self, rows: Array) -> Array:
+        """Rows in, rows out."""
+        with _Told(self._name):
+            output = np.empty((len(rows), self._native.outputs), np.float32)
+            self._native.run(np.ascontiguousarray(rows), output, self._pool)
+        return output
+
+
+class Engine:
+    """A Network ready to run: embeddings, encoder and head on one pool of threads."""
+
+    def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
+        self._pool = pool(threads)
+        _check_tables(network.embeddings)
+        e = network.embeddings
+        self._width = e.word.shape[1]
+        with _Told("embeddings"):
+            kind = None if e.kind is None else _matrix(e.kind)
+            self._embedding = _native.Embedding(_matrix(e.word), _matrix(e.position), kind, _norm(e.norm))
+        project = network.embeddings.project
+        self._project = (
+            None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
+        )
+        self.encoder = EncoderEngine(network.encoder, plan, self._pool)
+        self._head = [
+            DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}")
+            for i, step in enumerate(network.head.steps)
+        ]
+
+    @property
+    def threads(self) -> int:
+        """Threads of the pool."""
+        return int(self._pool.threads)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held by packed weights; the embedding tables stay in the file."""
+        return self.encoder.bytes + sum(step.bytes for step in self._head)
+
+    def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
+        """One row per token; all arguments are flat int64."""
+        rows = np.empty((len(ids), self._width), np.float32)
+        with _Told("input"):
+            self._embedding.run(ids, positions, kinds, rows, self._pool)
+        return rows if self._project is None else self._project.run(rows)
+
+    def head(self, rows: Array) -> Array:
+        """The head's steps, one after the other."""
+        for step in self._head:
+            rows = step.run(rows)
+        return rows
+
+
+def head_precision(network: Network, plan: Plan, step: int) -> str:
+    """Heads are small and stay f32; only the product with a whole vocabulary follows the plan."""
+    return plan.decoder if network.head.kind == "masked" and step == len(network.head.steps) - 1 else "f32"
+
+
+def _check_tables(embeddings: Embeddings) -> None:
+    norm = embeddings.norm
+    tables = {"word": embeddings.word, "position": embeddings.position, "norm.gain": norm.gain, "norm.bias": norm.bias}
+    if embeddings.kind is not None:
+        tables["kind"] = embeddings.kind
+    for name, table in tables.items():
+        for first in range(0, len(table), 4096):  # in parts, not to hold a large table twice
+            if not np.isfinite(np.asarray(table[first : first + 4096], np.float32)).all():
+                raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")
+        release(table)
+
+
+def quantize(weight: Array) -> tuple[Array, Array]:
+    """A float weight `[outputs, inputs]` as int8 values and their scales per output."""
+    values, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
+    with _Told("quantize"):
+        _native.quantize(_matrix(weight), values, scales, pool())
+    return values, scales

@@ -1,0 +1,148 @@
+"""Text to token ids, by the `tokenizers` library: from tokenizer.json, or built from vocab.txt the way BERT's is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError
+from fusebert.formats.files import read_json
+
+Text = str | tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One tokenised text: ids, token types, and for each token its characters in the text it comes from, which is the
+    first (0), the second (1), or none for special tokens."""
+
+    ids: list[int]
+    kinds: list[int]
+    spans: list[tuple[int, int]]
+    sources: list[int | None]
+
+
+class Tokenizer:
+    """Tokenises texts and pairs, cut to `max_length` tokens, never padded."""
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        self._tokenizer, self.max_length = tokenizer, max_length
+        try:
+            tokenizer.no_padding()
+            tokenizer.enable_truncation(max_length)
+        except BaseException as error:
+            raise _told(f"the tokenizer cannot cut texts to {max_length} tokens", error) from None
+
+    @staticmethod
+    def read(folder: Path, longest: int, max_length: int | None = None) -> Tokenizer | None:
+        """The tokenizer of a model folder, or None where it has none; `longest` is what the model's positions allow."""
+        tokenizers = _library()
+        path = folder / "tokenizer.json"
+        try:
+            if path.is_file():
+                tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            elif (path := folder / "vocab.txt").is_file():
+                tokenizer = _from_vocabulary(path, _options(folder))
+            else:
+                return None
+        except FusebertError:
+            raise
+        except BaseException as error:
+            raise _told(f"{path} is not a readable tokenizer", error) from None
+        return Tokenizer(tokenizer, max_length or _max_length(folder, longest))
+
+    def __call__(self, texts: Iterable[Text]) -> list[Tokens]:
+        """Tokens of every text, in order."""
+        checked = [_checked(text) for text in texts]
+        try:
+            encodings = self._tokenizer.encode_batch(checked)
+        except BaseException as error:
+            raise _told("the tokenizer cannot encode these texts", error) from None
+        if any(len(e.ids) > self.max_length for e in encodings):
+            raise FusebertError(f"the tokenizer's special tokens alone do not fit into {self.max_length} tokens")
+        return [Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids) for e in encodings]
+
+    def decode(self, ids: list[int]) -> str:
+        """Ids back to text, special tokens included."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def mask_id(self) -> int | None:
+        """The id of the mask token, or None where there is none."""
+        for token in ("[MASK]", "<mask>"):
+            if (found := self._tokenizer.token_to_id(token)) is not None:
+                return int(found)
+        return None
+
+    def padding_id(self) -> int | None:
+        """The id of the padding token, or None where there is none."""
+        for token in ("[PAD]", "<pad>"):
+            if (found := self._tokenizer.token_to_id(token)) is not None:
+                return int(found)
+        return None
+
+    def save(self, path: Path) -> None:
+        """Writes tokenizer.json."""
+        self._tokenizer.save(str(path))
+
+
+def _told(what: str, error: BaseException) -> BaseException:
+    """The library raises bare Exceptions, and panics that are not even Exceptions; anything else, such as an
+    interrupt, is passed on as it is."""
+    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+        return FusebertError(f"{what}: {error}")
+    return error
+
+
+def _library() -> Any:
+    import tokenizers
+
+    return tokenizers
+
+
+def _checked(text: Any) -> Text:
+    if isinstance(text, str):
+        return text
+    if isinstance(text, (tuple, list)) and len(text) == 2 and all(isinstance(part, str) for part in text):
+        return (text[0], text[1])
+    raise FusebertError(f"a text is a string or a pair of strings, not {text!r:.60}")
+
+
+def _options(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def _max_length(folder: Path, longest: int) -> int:
+    limits = [_options(folder).get("model_max_length")]
+    if (path := folder / "sentence_bert_config.json").is_file():
+        limits.append(read_json(path).get("max_seq_length"))
+    return min([longest, *(int(n) for n in limits if isinstance(n, (int, float)) and 2 < n < longest)])
+
+
+def _from_vocabulary(path: Path, options: dict[str, Any]) -> Any:
+    tokenizers = _library()
+    words = path.read_text(encoding="utf-8").split("\n")
+    vocabulary = {word.rstrip("\r"): i for i, word in enumerate(words) if word}
+    special = {}
+    for name in ("unk", "cls", "sep", "pad", "mask"):
+        token = options.get(f"{name}_token", f"[{name.upper()}]")
+        token = str(token.get("content") if isinstance(token, dict) else token)
+        special[name] = token
+        if token not in vocabulary:
+            raise FusebertError(f"{path} has no line {token!r}, which is the {name} token")
+    lower = bool(options.get("do_lower_case", True))
+    strip = options.get("strip_accents")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token=special["unk"]))
+    chinese = bool(options.get("tokenize_chinese_chars", True))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=lower, strip_accents=strip if isinstance(strip, bool) else None, handle_chinese_chars=chinese
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(
+        (special["sep"], vocabulary[special["sep"]]), (special["cls"], vocabulary[special["cls"]])
+    )
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.add_special_tokens(list(special.values()))
+    return tokenizer

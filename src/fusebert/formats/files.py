@@ -1,0 +1,188 @@
+"""Files from outside, read with suspicion: JSON of a bounded size, tensors mapped after every offset was checked, and
+folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.ops.graph import Array
+
+_LARGEST_JSON = 64 << 20
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "I8": np.int8}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise FusebertError(f"{path}: larger than {_LARGEST_JSON >> 20} MB, which no such file is")
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise FusebertError(f"{path} does not exist") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FusebertError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise FusebertError(f"{path}: an object is expected, not a {type(value).__name__}")
+    return value
+
+
+def map_file(path: Path) -> memoryview:
+    """A file's bytes, read from disk as they are touched."""
+    try:
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise FusebertError(f"{path} cannot be read: {error}") from None
+    mapped.madvise(mmap.MADV_RANDOM)  # a reader skips the weights, and they should not be read ahead
+    return memoryview(mapped)
+
+
+def release(array: Array) -> None:
+    """Gives back the memory that a mapped file took up while the array was read; it can be read again."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner
+    if isinstance(owner, mmap.mmap) and memoryview(owner).readonly:
+        with suppress(OSError):  # of memory that is locked
+            owner.madvise(mmap.MADV_DONTNEED)
+
+
+class Tensors(Mapping[str, Array]):
+    """The tensors of a safetensors file by name, mapped: reading one costs no memory of its own."""
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._path = path
+        try:
+            with safe_open(path, framework="np"):  # checks the header, every offset and the file's length
+                pass
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                self._entries = json.loads(file.read(length))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise FusebertError(f"{path} is not a readable safetensors file: {error}") from None
+        self._entries.pop("__metadata__", None)
+        self._begin = 8 + length
+
+    def __getitem__(self, name: str) -> Array:
+        entry = self._entries[name]
+        dtype = _DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise FusebertError(f"{self._path}: tensor {name} has type {entry['dtype']}; use F32, F16 or BF16")
+        shape = tuple(entry["shape"])
+        try:
+            if 0 in shape:
+                return np.empty(shape, dtype)
+            array = np.memmap(self._path, dtype, "r", self._begin + entry["data_offsets"][0], shape)
+        except (OSError, ValueError) as error:  # absurd sizes beside a 0, or the file changed since it was opened
+            raise FusebertError(f"{self._path}: tensor {name} cannot be mapped: {error}") from None
+        return np.asarray(array, np.float32 if dtype == np.float64 else None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def check_shape(path: Path, name: str, array: Array, shape: tuple[int | None, ...]) -> None:
+    """Refuses a tensor of another shape; None stands for any size."""
+    if array.ndim == len(shape) and all(want in (None, have) for have, want in zip(array.shape, shape, strict=True)):
+        return
+    wanted = " x ".join("any" if size is None else str(size) for size in shape)
+    raise FusebertError(
+        f"{path}: tensor {name} is {' x '.join(map(str, array.shape)) or 'a scalar'}, expected {wanted}"
+    )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file that appears, or replaces another, whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(part).chmod(0o666 & ~_umask())
+        Path(part).replace(path)
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A folder beside `path` to make it in, gone at the end."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    try:
+        yield folder
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be written: {error}") from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise FusebertError(f"{path} exists; choose another place or allow overwriting")
+    with folder_beside(path) as made:
+        yield made
+        made.chmod(0o777 & ~_umask())
+        _put_in_place(made, path)
+
+
+def _put_in_place(made: Path, path: Path) -> None:
+    for file in filter(Path.is_file, made.rglob("*")):
+        if file.stat().st_nlink > 1:  # a link to somebody else's file
+            continue
+        file.chmod(0o666 & ~_umask())  # whatever the library that wrote it chose
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+    if not path.exists():
+        made.rename(path)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        path.rename(aside / "old")
+    except BaseException:
+        aside.rmdir()
+        raise
+    try:
+        made.rename(path)
+    except BaseException:  # an interrupt too
+        (aside / "old").rename(path)
+        raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

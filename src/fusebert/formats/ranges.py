@@ -1,0 +1,107 @@
+"""Factors: the lowest and highest input of the four products of every layer, as a file. Ranges `[layers, 4, 2]` in, a
+file out, and back. docs/calibration.md describes both forms: our JSON, and the text that the TensorFlow op reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.formats.files import read_json, write_whole
+from fusebert.ops.graph import Array
+from fusebert.values.plan import PRODUCTS
+
+FORMS = ("ours", "bert-op")
+VERSION = 1
+_FORMAT = "fusebert-factors"
+_LARGEST = 16 << 20  # bytes
+
+
+def default_form(path: Path) -> str:
+    """Ours if the file is called .json, else the TensorFlow op's."""
+    return "ours" if path.suffix == ".json" else "bert-op"
+
+
+def write_factors(path: Path, ranges: Array, form: str | None = None, about: Mapping[str, Any] | None = None) -> None:
+    """Writes ranges `[layers, 4, 2]`, whole or not at all; `about` are more fields for the JSON form."""
+    form = form or default_form(path)
+    if form not in FORMS:
+        raise FusebertError(f"form {form!r} of factors is unknown; use one of {', '.join(FORMS)}")
+    values = np.asarray(ranges, np.float32).reshape(-1, len(PRODUCTS), 2)
+    write_whole(path, _json(values, about or {}) if form == "ours" else _text(values))
+
+
+def read_factors(path: Path, layers: int | None = None) -> Array:
+    """The ranges `[layers, 4, 2]` of a file in either form. Of the text form, whose numbers are not told apart, the
+    first 8 per layer are taken if the layers are known, and what follows does not matter."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise FusebertError(f"ranges: {path} is larger than {_LARGEST >> 20} MB, which no such file is")
+        content = path.read_bytes()
+    except OSError as error:
+        raise FusebertError(f"ranges: {path} cannot be read: {error.strerror}") from None
+    values = _from_json(path) if content.lstrip()[:1] == b"{" else _from_text(path, content, layers)
+    if layers is not None and len(values) != layers:
+        raise FusebertError(f"ranges: {path} is for {len(values)} layers, but the model has {layers}")
+    if not np.isfinite(values).all() or (values[..., 0] > values[..., 1]).any():
+        raise FusebertError(f"ranges: {path}: every low must be finite and not above its high")
+    return values
+
+
+def read_ranges(given: Any, layers: int) -> Any:
+    """Ranges as a caller gives them: the path of a file is read, anything else stays as it is."""
+    return read_factors(Path(given), layers) if isinstance(given, (str, Path)) else given
+
+
+def _text(values: Array) -> str:
+    """Nine digits tell all floats apart; one layer on a line."""
+    return "".join(" ".join(f"{number:11.9g}" for number in layer.ravel()) + "\n" for layer in values)
+
+
+def _from_text(path: Path, content: bytes, layers: int | None) -> Array:
+    words = content.split()[: None if layers is None else layers * 8]
+    try:
+        numbers = np.array([float(word) for word in words], np.float64)
+    except ValueError:
+        raise FusebertError(f"ranges: {path} is neither JSON nor numbers") from None
+    if not len(numbers) or len(numbers) % 8 or (layers is not None and len(numbers) != layers * 8):
+        needed = "8 for every layer" if layers is None else f"{layers * 8} for {layers} layers"
+        raise FusebertError(f"ranges: {path} holds {len(numbers)} numbers, but there must be {needed}")
+    with np.errstate(over="ignore"):  # what no float holds is infinite, and refused as such
+        return numbers.astype(np.float32).reshape(-1, len(PRODUCTS), 2)
+
+
+def _json(values: Array, about: Mapping[str, Any]) -> str:
+    layers = [
+        {name: [float(f"{number:.9g}") for number in pair] for name, pair in zip(PRODUCTS, layer, strict=True)}
+        for layer in values
+    ]
+    head = json.dumps({"format": _FORMAT, "version": VERSION, **about}, indent=1).removesuffix("\n}")
+    return f'{head},\n "layers": [\n  ' + ",\n  ".join(map(json.dumps, layers)) + "\n ]\n}\n"
+
+
+def _from_json(path: Path) -> Array:
+    head = read_json(path)
+    if head.get("format") != _FORMAT:
+        raise FusebertError(f"ranges: {path}: format is not {_FORMAT}")
+    if not isinstance(version := head.get("version"), int) or version > VERSION:
+        raise FusebertError(f"ranges: {path}: version {version!r:.20} is not one this fusebert reads (up to {VERSION})")
+    layers = head.get("layers")
+    if not isinstance(layers, list) or not layers:
+        raise FusebertError(f"ranges: {path}: layers must be a list")
+    values = np.empty((len(layers), len(PRODUCTS), 2), np.float32)
+    for number, layer in enumerate(layers):
+        for place, name in enumerate(PRODUCTS):
+            pair = layer.get(name) if isinstance(layer, dict) else None
+            if not isinstance(pair, list) or len(pair) != 2 or not all(_is_number(value) for value in pair):
+                raise FusebertError(f"ranges: {path}: layers[{number}].{name} must be a low and a high")
+            values[number, place] = pair
+    return values
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 3e38

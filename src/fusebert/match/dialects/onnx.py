@@ -1,0 +1,282 @@
+"""ONNX operations (ai.onnx, opset 7 and later) as primitive words: one rule each.
+
+Parameters that were attributes in old opsets and are inputs in new ones become inputs."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fusebert.match.emitter import Emitter, NotCoveredError, Rule
+from fusebert.ops.graph import Weight
+
+DTYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
+    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
+}  # fmt: skip
+
+
+def _plain(word: str, e: Emitter, /, *inputs: str, **_: Any) -> str:
+    return e.say(word, *inputs)
+
+
+def _fold(word: str, e: Emitter, first: str, /, *rest: str, **_: Any) -> str:
+    for other in rest:
+        first = e.say(word, first, other)
+    return e.identity(first) if not rest else first
+
+
+def _given(e: Emitter, tensor: str, attribute: Any) -> str:
+    """A parameter as an input: the tensor, or the attribute that old opsets have instead."""
+    return tensor if tensor or attribute is None else e.constant(attribute)
+
+
+def _dtype(to: Any) -> str:
+    if to not in DTYPES:
+        raise NotCoveredError(f"type {to}")
+    return DTYPES[to]
+
+
+def _constant(e: Emitter, /, **a: Any) -> str:
+    kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
+    for name, kind in kinds.items():
+        if name in a:
+            return e.identity(e.constant(a[name], kind))
+    return e.identity(e.keep(_weight(a["value"])))
+
+
+def _weight(value: Any) -> Weight:
+    if not isinstance(value, Weight):
+        raise NotCoveredError("the value is not a tensor")
+    return value
+
+
+def _fill(e: Emitter, shape: str, /, value: Any = None, **_: Any) -> str:
+    return e.fill(shape, e.constant(0, "float32") if value is None else e.keep(_weight(value)))
+
+
+def _reduce(word: str, e: Emitter, x: str, axes: str = "", /, **a: Any) -> str:
+    axes = _given(e, axes, a.get("axes"))
+    if e.sizes(axes) == (0,):
+        axes = ""
+    if not axes and a.get("noop_with_empty_axes", 0):
+        return e.identity(x)
+    return e.say(word, x, axes, keepdims=bool(a.get("keepdims", 1)))
+
+
+def _index(word: str, e: Emitter, x: str, /, axis: int = 0, keepdims: int = 1, **a: Any) -> str:
+    if a.get("select_last_index", 0):
+        raise NotCoveredError("select_last_index")
+    return e.say(word, x, axis=axis, keepdims=bool(keepdims))
+
+
+def _softmax(word: str, e: Emitter, x: str, /, **a: Any) -> str:
+    axis = a.get("axis", -1 if e.opset >= 13 else 1)
+    if e.is_last(axis, x):
+        return e.say(word, x, axis=-1)
+    return e.say(word, x, axis=axis) if e.opset >= 13 else e.say(word, x, axis=axis, flatten=True)
+
+
+def _split(e: Emitter, x: str, sizes: str = "", /, **a: Any) -> tuple[str, ...]:
+    count = len(e.node.outputs)
+    return e.say_many("split", count, x, _given(e, sizes, a.get("split")), axis=a.get("axis", 0), count=count)
+
+
+def _slice(e: Emitter, x: str, starts: str = "", ends: str = "", axes: str = "", steps: str = "", /, **a: Any) -> str:
+    starts, ends = _given(e, starts, a.get("starts")), _given(e, ends, a.get("ends"))
+    return e.slice(x, starts, ends, _given(e, axes, a.get("axes")), steps)
+
+
+def _clip(e: Emitter, x: str, low: str = "", high: str = "", /, **a: Any) -> str:
+    limits = (low, a.get("min")), (high, a.get("max"))
+    return e.clip(x, *(t if t or v is None else e.number(v, x) for t, v in limits))
+
+
+def _pad(e: Emitter, x: str, pads: str = "", value: str = "", axes: str = "", /, **a: Any) -> str:
+    if a.get("mode", "constant") != "constant" or axes:
+        raise NotCoveredError("padding other than with a constant")
+    pads = _given(e, pads, a.get("pads"))
+    value = value or (e.constant(a["value"], "float32") if a.get("value") else "")
+    return e.pad(x, *e.say_many("split", 2, pads, axis=0, count=2), value)
+
+
+def _shape(e: Emitter, x: str, /, **a: Any) -> str:
+    whole = e.say("shape", x, to="int64")
+    if "start" not in a and "end" not in a:
+        return whole
+    return e.slice(whole, e.constant([a.get("start", 0)]), e.constant([a.get("end", np.iinfo(np.int64).max)]))
+
+
+def _flatten(e: Emitter, x: str, /, axis: int = 1, **_: Any) -> str:
+    if axis == 1:
+        return e.reshape(x, e.constant([0, -1]), zero_copies=True)
+    if axis == 0:
+        return e.reshape(x, e.constant([1, -1]), zero_copies=False)
+    sizes = e.say("shape", x, to="int64")
+    rows = e.prod(e.slice(sizes, e.constant([0]), e.constant([axis])), keepdims=True)
+    return e.reshape(x, e.concat(rows, e.constant([-1]), axis=0), zero_copies=False)
+
+
+def _dropout(e: Emitter, x: str, ratio: str = "", training: str = "", /, **_: Any) -> str:
+    if training and e.numbers(training) != (0,) and (not ratio or e.numbers(ratio) != (0,)):
+        raise NotCoveredError("dropout that is on")
+    return e.identity(x)
+
+
+def _one_hot(e: Emitter, indices: str, depth: str, values: str, /, axis: int = -1, **_: Any) -> str:
+    off, on = (e.gather(values, e.constant(i), axis=0, batch_dims=0) for i in (0, 1))
+    return e.one_hot(indices, depth, on, off, axis=axis, wrap=True)
+
+
+def _cast_like(e: Emitter, x: str, like: str, /, **_: Any) -> str:
+    if not e.dtype(like):
+        raise NotCoveredError("the type to cast to")
+    return e.cast(x, to=e.dtype(like))
+
+
+def scaled(e: Emitter, x: str, factor: float) -> str:
+    """x times a number."""
+    return x if factor == 1 else e.mul(x, e.number(factor, x))
+
+
+def gemm(e: Emitter, a: str, b: str, c: str = "", /, alpha: float = 1, beta: float = 1, **more: Any) -> str:
+    """alpha * a @ b + beta * c."""
+    flags = {"transpose_a": bool(more.get("transA", 0)), "transpose_b": bool(more.get("transB", 0))}
+    product = scaled(e, e.matmul(a, b, **flags), alpha)
+    return e.add(product, scaled(e, c, beta)) if c and beta else product
+
+
+def layer_norm(
+    e: Emitter, x: str, gain: str, bias: str = "", /, axis: int = -1, epsilon: float = 1e-5, **_: Any
+) -> str:
+    """LayerNormalization from an axis on, which mostly is the last one."""
+    which = {} if e.is_last(axis, x) else {"axis": axis}
+    return e.layer_norm(x, gain, bias, epsilon=epsilon, **which)
+
+
+def rms_norm(e: Emitter, x: str, gain: str, /, axis: int = -1, epsilon: float = 1e-5, **_: Any) -> str:
+    """x over its root mean square along the last axis, times the gain."""
+    if not e.is_last(axis, x):
+        raise NotCoveredError(f"normalised from axis {axis}")
+    square = e.mean(e.square(x), e.constant([-1]), keepdims=True)
+    return e.mul(e.mul(x, e.rsqrt(e.add(square, e.number(epsilon, x)))), gain)
+
+
+def _gelu(e: Emitter, x: str, /, approximate: str = "none", **_: Any) -> str:
+    return e.activation(x, name={"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+
+
+def _is_inf(e: Emitter, x: str, /, detect_positive: int = 1, detect_negative: int = 1, **_: Any) -> str:
+    if not (detect_positive and detect_negative):
+        raise NotCoveredError("infinities of one sign")
+    return e.isinf(x)
+
+
+def _leaky(e: Emitter, x: str, /, alpha: float = 0.01, **_: Any) -> str:
+    return e.where(e.less(x, e.number(0, x)), scaled(e, x, alpha), x)
+
+
+def dequantize(e: Emitter, x: str, scale: str, zero: str = "", /, axis: int = 1, block_size: int = 0, **_: Any) -> str:
+    """Whole numbers to floats: (x - zero) * scale."""
+    if block_size:
+        raise NotCoveredError("scales per block")
+    return e.dequantize(x, scale, zero, axis=axis)
+
+
+def quantize(e: Emitter, x: str, scale: str, zero: str = "", /, axis: int = 1, **a: Any) -> str:
+    """Floats to whole numbers: x / scale + zero, rounded, within the type's limits."""
+    if a.get("block_size", 0):
+        raise NotCoveredError("scales per block")
+    to = a.get("output_dtype", 0)
+    return e.quantize(x, scale, zero, axis=axis, to=_dtype(to) if to else "uint8")
+
+
+def _quantized_matmul(
+    e: Emitter, a: str, a_scale: str, a_zero: str, b: str, b_scale: str, b_zero: str, scale: str, zero: str, /, **_: Any
+) -> str:
+    product = e.matmul(
+        e.dequantize(a, a_scale, a_zero, axis=-2),
+        e.dequantize(b, b_scale, b_zero, axis=-1),
+        transpose_a=False,
+        transpose_b=False,
+    )
+    return e.quantize(product, scale, zero, axis=-2, to="uint8")
+
+
+def _pool(e: Emitter, x: str, /, **_: Any) -> str:
+    """The mean over all axes from the third on, however many there are."""
+    shape = e.sizes(x)
+    if shape is not None:
+        return e.mean(x, e.constant(range(2, len(shape))), keepdims=True)
+    rank = e.size(e.say("shape", x, to="int64"), to="int64")
+    return e.mean(x, e.range(e.constant(2), rank, e.constant(1)), keepdims=True)
+
+
+def _squared(e: Emitter, x: str, axes: str = "", /, **a: Any) -> str:
+    return _reduce("sum", e, e.square(x), axes, **a)
+
+
+_PLAIN = """
+Add add, Sub sub, Mul mul, Div div, Pow pow, Neg neg, Abs abs, Sqrt sqrt, Reciprocal reciprocal, Exp exp, Log log,
+Erf erf, Tanh tanh, Sigmoid sigmoid, Softplus softplus, Relu relu, Sin sin, Cos cos, Floor floor, Ceil ceil,
+Round round, Sign sign, Not invert, And and, Or or, Xor xor, Equal equal, Less less, LessOrEqual less_equal,
+Greater greater, GreaterOrEqual greater_equal, IsNaN isnan, Where where, Identity identity,
+Expand expand, Tile tile, Range range, NonZero nonzero
+"""
+RULES: dict[str, Rule] = {
+    **{op: partial(_plain, word) for op, word in (pair.split() for pair in _PLAIN.split(","))},
+    **{f"Reduce{word.capitalize()}": partial(_reduce, word) for word in ("mean", "sum", "max", "min", "prod")},
+    "ReduceL2": lambda e, *xs, **a: e.sqrt(_squared(e, *xs, **a)),
+    "ReduceSumSquare": _squared,
+    "GlobalAveragePool": _pool,
+    "Max": partial(_fold, "maximum"),
+    "Min": partial(_fold, "minimum"),
+    "Sum": partial(_fold, "add"),
+    "Dropout": _dropout,
+    "DynamicQuantizeLinear": lambda e, x, **_: e.say_many("dynamic_quantize", 3, x),
+    "Erfc": lambda e, x, **_: e.sub(e.number(1, x), e.erf(x)),  # not of ONNX, but tf2onnx leaves it so
+    "Mod": lambda e, a, b, fmod=0, **_: e.mod(a, b, truncate=bool(fmod)),
+    "Cast": lambda e, x, to, **_: e.cast(x, to=_dtype(to)),
+    "CastLike": _cast_like,
+    "Constant": _constant,
+    "ConstantOfShape": _fill,
+    "Reshape": lambda e, x, shape, allowzero=0, **_: e.reshape(x, shape, zero_copies=not allowzero),
+    "Flatten": _flatten,
+    "Transpose": lambda e, x, perm=None, **_: e.transpose(x, _given(e, "", perm)),
+    "Squeeze": lambda e, x, axes="", /, **a: e.squeeze(x, _given(e, axes, a.get("axes"))),
+    "Unsqueeze": lambda e, x, axes="", /, **a: e.unsqueeze(x, _given(e, axes, a.get("axes"))),
+    "Concat": lambda e, *xs, axis=1, **_: e.concat(*xs, axis=axis),
+    "Split": _split,
+    "Slice": _slice,
+    "Pad": _pad,
+    "Gather": lambda e, x, at, axis=0, **_: e.gather(x, at, axis=axis, batch_dims=0),
+    "GatherND": lambda e, x, at, batch_dims=0, **_: e.gather_nd(x, at, batch_dims=batch_dims),
+    "GatherElements": lambda e, x, at, axis=0, **_: e.gather_elements(x, at, axis=axis),
+    "Shape": _shape,
+    "Size": lambda e, x, **_: e.size(x, to="int64"),
+    "OneHot": _one_hot,
+    "CumSum": lambda e, x, axis, /, exclusive=0, reverse=0, **_: e.cumsum(
+        x, axis, exclusive=bool(exclusive), reverse=bool(reverse)
+    ),
+    "Trilu": lambda e, x, k="", upper=1, **_: e.trilu(x, k, upper=bool(upper)),
+    "Clip": _clip,
+    "IsInf": _is_inf,
+    "LeakyRelu": _leaky,
+    "ArgMax": partial(_index, "argmax"),
+    "ArgMin": partial(_index, "argmin"),
+    "Softmax": partial(_softmax, "softmax"),
+    "LogSoftmax": partial(_softmax, "log_softmax"),
+    "MatMul": lambda e, a, b, **_: e.matmul(a, b, transpose_a=False, transpose_b=False),
+    "Gemm": gemm,
+    "Einsum": lambda e, *xs, equation, **_: e.einsum(*xs, equation=equation),
+    "LayerNormalization": layer_norm,
+    "RMSNormalization": rms_norm,
+    "SimplifiedLayerNormalization": rms_norm,
+    "Gelu": _gelu,
+    "DequantizeLinear": dequantize,
+    "QuantizeLinear": quantize,
+    "MatMulInteger": lambda e, *xs, **_: e.matmul_integer(*xs),
+    "QLinearMatMul": _quantized_matmul,
+}

@@ -1,0 +1,284 @@
+"""The fused operations of ONNX Runtime (com.microsoft) and Attention of ai.onnx, spelled out in primitive words.
+
+Slots as in onnxruntime 1.31; whatever has a cache of past keys keeps its own word."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from fusebert.match.dialects.onnx import dequantize, gemm, layer_norm, quantize, rms_norm, scaled
+from fusebert.match.emitter import Emitter, NotCoveredError, Rule
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+def _split_heads(e: Emitter, x: str, heads: int) -> str:
+    wide = e.reshape(x, e.constant([0, 0, heads, -1]), zero_copies=True)
+    return e.transpose(wide, e.constant([0, 2, 1, 3]))
+
+
+def _merge_heads(e: Emitter, x: str) -> str:
+    return e.reshape(e.transpose(x, e.constant([0, 2, 1, 3])), e.constant([0, 0, -1]), zero_copies=True)
+
+
+def _scores(e: Emitter, q: str, k: str, scale: float, width: int | None) -> str:
+    """Products of queries and keys, scaled; the default scale needs the width of a head, if not known by its shape."""
+    scores = e.matmul(q, k, transpose_a=False, transpose_b=True)
+    if scale or width:
+        return scaled(e, scores, scale or 1 / sqrt(width or 1))
+    size = e.gather(e.say("shape", q, to="int64"), e.constant(-1), axis=0, batch_dims=0)
+    return e.mul(scores, e.rsqrt(e.cast(size, to=e.dtype(q) or "float32")))
+
+
+def _context(e: Emitter, scores: str, v: str) -> str:
+    return e.matmul(e.softmax(scores, axis=-1), v, transpose_a=False, transpose_b=False)
+
+
+def _masked(e: Emitter, scores: str, mask: str, bias: str, a: dict[str, Any]) -> str:
+    if mask:
+        hidden = e.key_mask(mask, scores, filter=float(a.get("mask_filter_value", -10000.0)))
+        scores = e.add(scores, hidden)
+    if a.get("unidirectional", 0):
+        scores = e.add(scores, e.causal_mask(scores, filter=_LOWEST, from_end=True))
+    return e.add(scores, bias) if bias else scores
+
+
+def _attention(
+    e: Emitter,
+    x: str,
+    weight: str,
+    bias: str = "",
+    mask: str = "",
+    past: str = "",
+    extra: str = "",
+    /,
+    *_: str,
+    **a: Any,
+) -> str:
+    if past or a.get("do_rotary", 0):
+        raise NotCoveredError("past keys or rotary positions")
+    heads = int(a["num_heads"])
+    shape = e.sizes(weight)
+    total = shape[-1] if shape else None
+    sizes = tuple(a.get("qkv_hidden_sizes", ())) or ((total // 3,) * 3 if isinstance(total, int) else ())
+    packed = e.matmul(x, weight, transpose_a=False, transpose_b=False)
+    packed = e.add(packed, bias) if bias else packed
+    parts = e.say_many("split", 3, packed, e.constant(sizes) if sizes else "", axis=-1, count=3)
+    q, k, v = (_split_heads(e, part, heads) for part in parts)
+    scores = _scores(e, q, k, a.get("scale", 0), sizes[0] // heads if sizes else None)
+    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, a), v))
+
+
+def _multi_head_attention(
+    e: Emitter,
+    q: str,
+    k: str = "",
+    v: str = "",
+    bias: str = "",
+    mask: str = "",
+    extra: str = "",
+    /,
+    *past: str,
+    **a: Any,
+) -> str:
+    ranks = [len(shape) for x in (q, k, v) if x and (shape := e.sizes(x)) is not None]
+    if any(past) or not (k and v) or any(rank != 3 for rank in ranks):
+        raise NotCoveredError("past keys or packed inputs")
+    heads, width = int(a["num_heads"]), _last(e, q)
+    if bias:
+        total = _last(e, bias)
+        if total is None:
+            raise NotCoveredError("the bias's length")
+        own = width or total // 3
+        sizes = (own, own, total - 2 * own)
+        biases = e.say_many("split", 3, bias, e.constant(sizes), axis=0, count=3)
+        q, k, v = (e.add(x, b) for x, b in zip((q, k, v), biases, strict=True))
+        width = own
+    q, k, v = (_split_heads(e, x, heads) for x in (q, k, v))
+    scores = _scores(e, q, k, a.get("scale", 0), width // heads if width else None)
+    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, a), v))
+
+
+def _last(e: Emitter, tensor: str) -> int | None:
+    shape = e.sizes(tensor)
+    return shape[-1] if shape and isinstance(shape[-1], int) else None
+
+
+_ATTENTION = {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap"}
+_ATTENTION |= {"softmax_precision"}
+
+
+def _same_heads(e: Emitter, q: str, k: str) -> bool:
+    shapes = e.sizes(q), e.sizes(k)
+    return len({shape[1] for shape in shapes if shape and len(shape) == 4}) <= 1
+
+
+def _onnx_attention(e: Emitter, q: str, k: str, v: str, mask: str = "", /, *past: str, **a: Any) -> str:
+    """Attention of ai.onnx: [batch, heads, tokens, size], or [batch, tokens, width] with the heads as attributes."""
+    heads = a.get("q_num_heads", 0)
+    if not a.keys() <= _ATTENTION or (not heads and not _same_heads(e, q, k)):
+        raise NotCoveredError("a form of attention")
+    if any(past) or a.get("softcap", 0) or a.get("kv_num_heads", 0) != heads:
+        raise NotCoveredError("past keys, capped scores or shared heads")
+    width = _last(e, q)
+    if heads:
+        q, k, v = (_split_heads(e, x, heads) for x in (q, k, v))
+        width = width // heads if width else None
+    scores = _scores(e, q, k, a.get("scale", 0), width)
+    if a.get("is_causal", 0):
+        scores = e.add(scores, e.causal_mask(scores, filter=float("-inf"), from_end=False))
+    if mask and e.dtype(mask) == "bool":
+        scores = e.where(mask, scores, e.number(float("-inf"), q))
+    elif mask:
+        scores = e.add(scores, mask)
+    y = _context(e, scores, v)
+    return _merge_heads(e, y) if heads else y
+
+
+def _quantized_attention(
+    e: Emitter,
+    x: str,
+    weight: str,
+    bias: str,
+    x_scale: str,
+    weight_scale: str,
+    mask: str = "",
+    x_zero: str = "",
+    weight_zero: str = "",
+    /,
+    *past: str,
+    **a: Any,
+) -> str:
+    whole = e.dequantize(weight, weight_scale, weight_zero, axis=1)
+    shape = e.sizes(weight)
+    if shape and isinstance(shape[-1], int):
+        a.setdefault("qkv_hidden_sizes", (shape[-1] // 3,) * 3)
+    return _attention(e, e.dequantize(x, x_scale, x_zero, axis=-1), whole, bias, mask, *past, **a)
+
+
+def _skip_layer_norm(
+    e: Emitter, x: str, skip: str, gain: str, beta: str = "", bias: str = "", /, epsilon: float = 1e-12, **_: Any
+) -> tuple[str, ...]:
+    total = e.add(x, skip)
+    total = e.add(total, bias) if bias else total
+    return e.layer_norm(total, gain, beta, epsilon=epsilon), "", "", total
+
+
+def _skip_rms_norm(e: Emitter, x: str, skip: str, gain: str, bias: str = "", /, **a: Any) -> tuple[str, ...]:
+    total = e.add(x, skip)
+    total = e.add(total, bias) if bias else total
+    return rms_norm(e, total, gain, **a), "", "", total
+
+
+def _embed(
+    e: Emitter,
+    ids: str,
+    types: str,
+    words: str,
+    places: str,
+    type_table: str,
+    gain: str,
+    bias: str,
+    mask: str = "",
+    positions: str = "",
+    /,
+    epsilon: float = 1e-12,
+    **_: Any,
+) -> tuple[str, ...]:
+    if not positions:
+        length = e.gather(e.say("shape", ids, to="int64"), e.constant(1), axis=0, batch_dims=0)
+        positions = e.range(e.constant(0), length, e.constant(1))
+    total = e.add(e.gather(words, ids, axis=0, batch_dims=0), e.gather(places, positions, axis=0, batch_dims=0))
+    if types and type_table:
+        total = e.add(total, e.gather(type_table, types, axis=0, batch_dims=0))
+    return e.layer_norm(total, gain, bias, epsilon=epsilon), e.mask_index(mask) if mask else "", total
+
+
+def _quantized_embed(
+    e: Emitter, ids: str, types: str, words: str, places: str, type_table: str, gain: str, bias: str, mask: str, /,
+    *scales: str, **a: Any,
+) -> tuple[str, ...]:  # fmt: skip
+    def table(i: int, whole: str) -> str:
+        return e.dequantize(whole, scales[i], scales[i + 5] if len(scales) > i + 5 else "", axis=0) if whole else ""
+
+    words, places, type_table = table(0, words), table(1, places), table(2, type_table)
+    return _embed(e, ids, types, words, places, type_table, table(3, gain), table(4, bias), mask, **a)[:2]
+
+
+def _fused_matmul(e: Emitter, a: str, b: str, /, alpha: float = 1, **more: Any) -> str:
+    if more.get("transBatchA", 0) or more.get("transBatchB", 0):
+        raise NotCoveredError("transposed batch axes")
+    return gemm(e, a, b, "", alpha=alpha, **more)
+
+
+def _fused_gemm(e: Emitter, a: str, b: str, c: str = "", /, activation: str = "", **more: Any) -> str:
+    words = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
+    return e.say(words[activation], gemm(e, a, b, c, **more)) if activation else gemm(e, a, b, c, **more)
+
+
+def _fast_gelu(e: Emitter, x: str, bias: str = "", /, **_: Any) -> str:
+    return e.activation(e.add(x, bias) if bias else x, name="gelu_tanh")
+
+
+def _quick_gelu(e: Emitter, x: str, /, alpha: float = 1.702, **_: Any) -> str:
+    if abs(alpha - 1.702) < 1e-6:
+        return e.activation(x, name="gelu_quick")
+    return e.mul(x, e.sigmoid(scaled(e, x, alpha)))
+
+
+def _to_float(
+    e: Emitter,
+    a: str,
+    b: str,
+    a_scale: str,
+    b_scale: str,
+    a_zero: str = "",
+    b_zero: str = "",
+    bias: str = "",
+    /,
+    **_: Any,
+) -> str:
+    product = e.cast(e.matmul_integer(a, b, a_zero, b_zero), to="float32")
+    y = e.mul(product, e.mul(a_scale, b_scale))
+    return e.add(y, bias) if bias else y
+
+
+def _dynamic_matmul(e: Emitter, a: str, b: str, scale: str, zero: str = "", bias: str = "", /, **_: Any) -> str:
+    whole, a_scale, a_zero = e.say_many("dynamic_quantize", 3, a)
+    return _to_float(e, whole, b, a_scale, scale, a_zero, zero, bias)
+
+
+def _bias_softmax(e: Emitter, x: str, bias: str, /, axis: int = 1, **_: Any) -> str:
+    if not e.is_last(axis, x):
+        raise NotCoveredError(f"softmax from axis {axis}")
+    return e.softmax(e.add(x, bias), axis=-1)
+
+
+_FUSED: dict[str, Rule] = {
+    "Attention": _attention,
+    "MultiHeadAttention": _multi_head_attention,
+    "QAttention": _quantized_attention,
+    "LayerNormalization": layer_norm,
+    "SkipLayerNormalization": _skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": _skip_rms_norm,
+    "SimplifiedLayerNormalization": rms_norm,
+    "EmbedLayerNormalization": _embed,
+    "QEmbedLayerNormalization": _quantized_embed,
+    "FusedMatMul": _fused_matmul,
+    "TransposeMatMul": _fused_matmul,
+    "FusedGemm": _fused_gemm,
+    "Gelu": lambda e, x, **_: e.activation(x, name="gelu_erf"),
+    "BiasGelu": lambda e, x, bias, **_: e.activation(e.add(x, bias), name="gelu_erf"),
+    "FastGelu": _fast_gelu,
+    "QuickGelu": _quick_gelu,
+    "BiasSoftmax": _bias_softmax,
+    "DynamicQuantizeMatMul": _dynamic_matmul,
+    "MatMulIntegerToFloat": _to_float,
+    "DequantizeLinear": dequantize,
+    "QuantizeLinear": quantize,
+    "Trilu": lambda e, x, k="", upper=1, **_: e.trilu(x, k, upper=bool(upper)),
+}
+RULES: dict[str, Rule] = {"Attention": _onnx_attention, **{f"com.microsoft.{op}": rule for op, rule in _FUSED.items()}}

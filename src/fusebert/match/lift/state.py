@@ -1,0 +1,197 @@
+"""Lifting: the state of a lift and what every rule needs of it: what is known of a tensor, and how to say a word, to
+lay numbers out, and to leave a node as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, View
+from fusebert.match.lift.constants import Known
+from fusebert.match.lift.shapes import SHAPE_ONLY
+from fusebert.match.probe import Probe
+from fusebert.ops.graph import Array, Graph, Node, Weight
+from fusebert.ops.vocabulary import Numpy
+
+
+@dataclass
+class Lifted:
+    """The lifted graph and what was learned on the way: the layout of every tensor of the original, and where each
+    weight comes from (the constant's name, and what was done to it)."""
+
+    graph: Graph
+    views: dict[str, View]
+    origins: dict[str, tuple[str, str]]
+    dims: dict[str, tuple[Group, ...]]
+    probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
+    content: set[str]  # tensors that depend on what is in an input, not only on its shape
+    quantized: list[str]  # nodes whose 8-bit numbers became floats
+    baked: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
+    kept: set[str]  # tensors that nodes make which no rule understood; their words mean what the dialect's did
+
+
+@dataclass
+class Lifting(Known):
+    """The nodes that make the values, in larger words, as far as the lift has come."""
+
+    nodes: list[Node] = field(default_factory=list)
+    maker: dict[str, Node] = field(default_factory=dict)  # of a value
+    laid: dict[str, list[tuple[tuple[Group, ...], str]]] = field(default_factory=dict)  # other layouts of a value
+    multiplied: dict[tuple[str, float], str] = field(default_factory=dict)
+    quantized: list[str] = field(default_factory=list)
+    rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
+    baked: dict[int, int] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+    def emit(
+        self,
+        word: str,
+        inputs: tuple[str, ...],
+        output: str,
+        dims: tuple[Group, ...],
+        node: Node | None = None,
+        **attributes: Any,
+    ) -> str:
+        made = Node(word, inputs, (output,), attributes, node.name if node else "", node.function if node else "")
+        self.nodes.append(made)
+        self.dims[output], self.maker[output] = dims, made
+        if any(name in self.content for name in inputs):
+            self.content.add(output)
+        return output
+
+    def scaled(self, view: View) -> str:
+        """The value a view shows, with its factor."""
+        if view.factor == 1:
+            return view.value
+        key = (view.value, view.factor)
+        if key not in self.multiplied:
+            name = f"{view.value} x {view.factor:g}"
+            made = self.maker.get(view.value)
+            if made is not None and made.word == "scores":
+                scale = made.attributes["scale"] * view.factor
+                self.emit("scores", made.inputs, name, self.dims[view.value], made, scale=scale)
+            else:
+                self.weights[f"factor {view.factor!r}"] = Weight.of(np.array(view.factor, np.float32))
+                self.emit("mul", (view.value, f"factor {view.factor!r}"), name, self.dims[view.value])
+            self.multiplied[key] = name
+        return self.multiplied[key]
+
+    def lay(self, view: View, target: tuple[Group, ...]) -> str:
+        """The name of the view's numbers laid out so; rearranged if they are not."""
+        source, target = ax.settled(self.dims[view.value]), ax.settled(target)
+        if view.value in self.weights:
+            return self.lay_weight(view.value, source, target)
+        value = self.scaled(view)
+        if source == target:
+            return value
+        laid = self.laid.setdefault(value, [])
+        name = next((name for other, name in laid if ax.settled(other) == target), "")  # axes may have become the same
+        if not name:
+            made = self.maker.get(value)
+            name = f"{value} @{len(laid)}"
+            turned = len(source) > 1 and target == (*source[:-2], source[-1], source[-2])
+            if made is not None and made.word == "scores" and turned:
+                self.emit("scores", (made.inputs[1], made.inputs[0]), name, target, made, **made.attributes)
+            elif made is not None and made.word == "mask" and turned:
+                self._turn_mask(made, name, target)
+            elif _splits_heads(source, target):
+                self.emit("split_heads", (value,), name, target, made, heads=target[-3][0].size[0])
+            elif _splits_heads(target, source):
+                self.emit("merge_heads", (value,), name, target, made)
+            else:
+                self.emit("arrange", (value,), name, target, made, **_arrangement(source, target))
+            laid.append((target, name))
+        return name
+
+    def _turn_mask(self, made: Node, name: str, target: tuple[Group, ...]) -> None:
+        """Masked scores with queries and keys the other way round."""
+        scores, added = made.inputs
+        dims = self.dims[added]
+        dims = ((),) * max(0, 2 - len(dims)) + dims
+        turned = self.lay(View(added, self.dims[added]), (*dims[:-2], dims[-1], dims[-2]))
+        self.emit("mask", (self.lay(View(scores, self.dims[scores]), target), turned), name, target, made)
+
+    def lay_weight(self, name: str, source: tuple[Group, ...], target: tuple[Group, ...]) -> str:
+        if source == target:
+            return name
+        weight, how = self.weights[name], _arrangement(source, target)
+        shape = tuple(size[0] for size in ax.shape_of(target))
+        laid = f"{name} @{len(self.weights)}"
+        self.weights[laid] = Weight(shape, weight.dtype, lambda: Numpy().arrange(weight.read(), **how))
+        root, note = self.origins.get(name, (name, ""))
+        turned = [atom for group in source for atom in group] != [atom for group in target for atom in group]
+        self.origins[laid] = root, f"{note} transpose".strip() if turned else note
+        return laid
+
+    def keep(self, node: Node) -> None:
+        """A node as it is, on tensors laid out as it expects them."""
+        inputs = []
+        for name in node.inputs:
+            view = self.view(name) if name and name not in self.weights else None
+            inputs.append(name if view is None else self.lay(view, view.dims))
+        self.nodes.append(Node(node.word, tuple(inputs), node.outputs, node.attributes, node.name, node.function))
+        self.kept.update(node.outputs)
+        shapes = self.shapes(node)
+        for place, name in enumerate(node.outputs):
+            self.maker[name] = self.nodes[-1]
+            if name in self.arrays:
+                self.value(name, self._sizes(self.arrays[name]))
+            elif shapes is not None and place < len(shapes):
+                self.value(name, shapes[place])
+
+    def note_baked(self, view: View, shapes: tuple[Array, Array]) -> None:
+        """Remembers a reshape that only fits inputs of one size."""
+        usual = next(([*zip(*(a.shape for a in self.arrays[n]), strict=True)] for n in self.probes[0]), [])
+        for group, n, m in zip(view.dims, shapes[0].reshape(-1), shapes[1].reshape(-1), strict=False):
+            if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n == m > 1:
+                self.baked.setdefault(usual.index(ax.size_of(group)), int(n))
+
+    def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> bool:
+        """A node that only lays out otherwise: its output is a view."""
+        self.views[node.outputs[0]] = View(view.value, dims, view.factor)
+        return True
+
+    def result(self) -> Lifted:
+        """What the outputs need, as a Graph; outputs are laid out as they were."""
+        outputs = []
+        for name in self.source.outputs:
+            view = self.views.get(name)
+            outputs.append(name if view is None or name in self.weights else self.lay(view, view.dims))
+        probes: tuple[Probe, Probe] = dict(self.probes[0]), dict(self.probes[1])
+        for node in self.nodes:
+            if node.word in SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
+                probes[0][node.outputs[0]], probes[1][node.outputs[0]] = pair
+        graph = Graph(
+            tuple(self.nodes),
+            self.source.inputs,
+            tuple(outputs),
+            self.weights,
+            self.source.types,
+            {},
+            self.source.facts,
+        )
+        return Lifted(
+            graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.baked, self.kept
+        )
+
+
+def _splits_heads(source: tuple[Group, ...], target: tuple[Group, ...]) -> bool:
+    """(..., t, (a, d)) to (..., a, t, d)."""
+    if len(source) < 2 or len(target) != len(source) + 1 or not source[-1]:
+        return False
+    (*lead, t), (a, *d) = source[:-1], source[-1]
+    return target == (*lead, (a,), t, tuple(d)) and ax.fixed(a.size)
+
+
+def _arrangement(source: tuple[Group, ...], target: tuple[Group, ...]) -> dict[str, Any]:
+    """How to get from one layout to another, as the attributes of `arrange`."""
+    have = ax.flat(source)
+    splits = tuple(
+        tuple((axis.size[0] if ax.fixed(axis.size) else -1) for axis in group) if len(group) > 1 else (0,) * len(group)
+        for group in source
+    )
+    order = tuple(have.index(axis) for axis in ax.flat(target))
+    return {"splits": splits, "order": order, "merges": tuple(len(group) for group in target)}

@@ -1,0 +1,190 @@
+"""Layer: the pattern of one encoder layer, which is `encoder.layer` itself said with holes for its weights, and the
+search for it backwards from a LayerNorm. A failed search says how far it came, and what it met there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from fusebert.ops.graph import Graph, Node
+from fusebert.ops.vocabulary import Record
+from fusebert.values.blocks import LINEARS, NORMS, layer
+
+
+@dataclass(frozen=True)
+class Match:
+    """One layer: what the pattern's holes are in the graph. `holes` has tensors, weights and attributes by name, such
+    as `x`, `mask`, `query.weight` and `heads`; `nodes` are those the layer is made of."""
+
+    output: str
+    holes: Mapping[str, Any]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A search that failed: how many of the pattern's nodes it found, and what stopped it where."""
+
+    matched: int
+    expected: str
+    found: str
+    node: str
+    function: str = ""
+
+    def __str__(self) -> str:
+        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}, " if self.node else ""
+        return f"{where}{self.expected} was expected, but there is {self.found}"
+
+
+class _Hole:
+    """Stands for a Linear or a Norm: its parts are names."""
+
+    def __init__(self, name: str) -> None:
+        self.bias, self.gain, self.epsilon = f"{name}.bias", f"{name}.gain", f"{name}.epsilon"
+        self._weight = f"{name}.weight"
+
+    def floats(self) -> str:
+        return self._weight
+
+
+class _Holes:
+    """Stands for a Layer."""
+
+    heads, activation, scale = "heads", "activation", "scale"
+
+    def __init__(self) -> None:
+        for name in (*LINEARS, *NORMS):
+            setattr(self, name, _Hole(name))
+
+
+@cache
+def pattern() -> Graph:
+    """The layer as a Graph whose weights and attributes are holes."""
+    record = Record()
+    output = layer(record, "x", "mask", _Holes())  # type: ignore[arg-type]
+    return record.graph(("x", "mask"), (output,))
+
+
+class Search:
+    """Matches the pattern in a lifted graph."""
+
+    def __init__(self, graph: Graph, kept: Collection[str] = ()) -> None:
+        """`kept` are tensors of nodes that no rule understood, whatever their word."""
+        self._graph, self._kept = graph, kept
+        self._maker = {name: node for node in graph.nodes for name in node.outputs}
+        self._pattern = {node.outputs[0]: node for node in pattern().nodes}
+
+    def match(self, tensor: str) -> Match | Miss:
+        """The layer that makes a tensor, or what keeps it from being one."""
+        attempt = _Attempt(self._graph, self._maker, self._pattern, self._kept)
+        for bound in attempt.search(((pattern().outputs[0], tensor),), _Bound({}, ())):
+            return Match(tensor, bound.holes, bound.nodes)
+        return attempt.miss
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What has been found so far: holes and the pattern's tensors to what they are in the graph."""
+
+    holes: Mapping[str, Any]
+    nodes: tuple[Node, ...]
+
+
+@dataclass
+class _Attempt:
+    graph: Graph
+    maker: Mapping[str, Node]
+    pattern: Mapping[str, Node]
+    kept: Collection[str]
+    miss: Miss = field(default_factory=lambda: Miss(-1, "", "", ""))
+
+    def search(self, goals: tuple[tuple[str, str], ...], bound: _Bound) -> Iterator[_Bound]:
+        """All ways to make every (pattern tensor, graph tensor) the same."""
+        if not goals:
+            yield bound
+            return
+        (wanted, tensor), rest = goals[0], goals[1:]
+        node = self.pattern.get(wanted)
+        tensor = self._past_identity(tensor)
+        if wanted in bound.holes:
+            if bound.holes[wanted] == tensor:
+                yield from self.search(rest, bound)
+            else:
+                self._failed(bound, f"the tensor {bound.holes[wanted]}", tensor)
+        elif node is None:
+            if self._fits(wanted, tensor):
+                yield from self.search(rest, _bind(bound, wanted, tensor))
+            else:
+                self._failed(bound, f"a constant or variable as {wanted}", tensor)
+        else:
+            for more, holes, made in self._ways(node, tensor, bound):
+                yield from self.search((*more, *rest), _Bound({**holes, wanted: tensor}, made))
+
+    def _ways(
+        self, wanted: Node, tensor: str, bound: _Bound
+    ) -> Iterator[tuple[tuple[tuple[str, str], ...], dict[str, Any], tuple[Node, ...]]]:
+        """How a node of the pattern may be the one that makes a tensor: goals for its inputs, and its attributes."""
+        made = self.maker.get(tensor)
+        holes = dict(bound.holes)
+        if made is None or made.word != wanted.word or tensor in self.kept:
+            if wanted.word == "mask":  # a model may have none
+                holes["mask"] = None
+                yield ((wanted.inputs[0], tensor),), holes, bound.nodes
+            elif wanted.word in ("split_heads", "merge_heads") and holes.get("heads", 1) == 1:
+                holes["heads"] = 1
+                yield ((wanted.inputs[0], tensor),), holes, bound.nodes
+            else:
+                self._failed(bound, wanted.word, tensor)
+            return
+        for name, hole in wanted.attributes.items():
+            value = made.attributes.get(name)
+            if holes.setdefault(hole, value) != value:
+                self._failed(bound, f"{wanted.word} with {name} {holes[hole]}", tensor)
+                return
+        nodes = (*bound.nodes, made)
+        inputs = [*made.inputs, *[""] * (len(wanted.inputs) - len(made.inputs))]
+        goals = []
+        for hole, name in zip(wanted.inputs, inputs, strict=False):
+            if name:
+                goals.append((hole, name))
+            else:
+                holes[hole] = None  # no bias
+        if wanted.word != "add":
+            yield tuple(goals), holes, nodes
+            return
+        first, second = goals
+        swapped = ((first[0], second[1]), (second[0], first[1]))
+        linear = next(hole for hole, _ in goals if self._word(hole) == "linear")
+        for way in sorted((tuple(goals), swapped), key=lambda way: self._made(dict(way)[linear]) != "linear"):
+            if self._made(dict(way)[linear]) == "linear" or way == tuple(goals):
+                yield tuple(sorted(way, key=lambda goal: goal[0] != linear)), holes, nodes
+
+    def _word(self, hole: str) -> str:
+        return self.pattern[hole].word if hole in self.pattern else ""
+
+    def _made(self, tensor: str) -> str:
+        made = self.maker.get(self._past_identity(tensor))
+        return made.word if made else ""
+
+    def _past_identity(self, tensor: str) -> str:
+        while (made := self.maker.get(tensor)) is not None and made.word == "identity":
+            tensor = made.inputs[0]
+        return tensor
+
+    def _fits(self, hole: str, tensor: str) -> bool:
+        return hole in ("x", "mask") or tensor in self.graph.weights
+
+    def _failed(self, bound: _Bound, expected: str, tensor: str) -> None:
+        if len(bound.nodes) <= self.miss.matched:
+            return
+        made = self.maker.get(tensor)
+        found = made.word if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
+        found = f"{found} of another form" if made and tensor in self.kept and made.word == expected else found
+        name = made.name if made and made.name else tensor
+        self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "")
+
+
+def _bind(bound: _Bound, hole: str, value: Any) -> _Bound:
+    return _Bound({**bound.holes, hole: value}, bound.nodes)

@@ -1,0 +1,44 @@
+"""The runner of models of ours."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fusebert.engine.model import Model
+from fusebert.measure.inputs import Input, Roles
+from fusebert.measure.runners.runner import Feeds, Runner
+from fusebert.ops.graph import Array
+
+
+class Fusebert(Runner):
+    """A model of ours."""
+
+    framework = "fusebert"
+
+    def __init__(self, model: Model, name: str = "model") -> None:
+        embeddings = model.network.embeddings
+        names = {"ids": "input_ids", "mask": "attention_mask"}
+        if embeddings.kind is not None and len(embeddings.kind) > 1:
+            names["types"] = "token_type_ids"
+        self.name = f"{name} by fusebert {model.plan.precision}"
+        self.outputs = _outputs_of(model)
+        self.roles = Roles(
+            {role: Input(given, "int64", (None, None)) for role, given in names.items()},
+            vocabulary=len(embeddings.word),
+            kinds=None if embeddings.kind is None else len(embeddings.kind),
+            longest=embeddings.longest,
+            padding_id=embeddings.padding_id,
+            precision=model.plan.precision,
+        )
+        self._model: Model | None = model
+
+    def answer(self, prepared: Feeds) -> dict[str, Array]:
+        assert self._model is not None  # not closed
+        return self._model.run(**prepared)
+
+    def close(self) -> None:
+        self._model = None
+
+
+def _outputs_of(model: Model) -> tuple[str, ...]:
+    return tuple(model.run(np.zeros((1, 1), np.int64)))

@@ -1,0 +1,91 @@
+"""Inputs: which tensors may stand for a pattern's inputs: of constants only equal ones, of weights only weights."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.tensor import tensor_value
+from fusebert.ops.graph import Array
+from fusebert.recipes.extract import constant_behind
+from fusebert.recipes.graphs import Graphs
+from fusebert.recipes.meaning import QUIET, WEIGHTS
+from fusebert.recipes.messages import DIGEST
+from fusebert.recipes.pattern import Pattern
+from fusebert.recipes.scope import Edge, Scope
+
+
+class Inputs:
+    """The inputs of one pattern, and the constants of one model."""
+
+    def __init__(self, graphs: Graphs, pattern: Pattern) -> None:
+        self._graphs, self._sources = graphs, pattern.sources
+        self._values: dict[int, tuple[Array | str, Any]] = {}
+        self._wanted = {name: self._value(one) for name, one in pattern.constants.items()}
+
+    def mismatch(self, scope: Scope, name: str, edge: Edge) -> str | None:
+        """Why a tensor cannot be an input of the pattern: another constant, or no weight where there is one."""
+        source = self._sources.get(name)
+        if source is None:  # a pattern of the earlier tools, which has names only
+            return None
+        if name in self._wanted:
+            constant = constant_behind(scope, edge)
+            if constant is None:
+                return f"{edge.text} is not a constant, but {name} of the pattern is"
+            return _unequal(self._wanted[name], self._value(constant.message), name, constant.name)
+        if source.op in WEIGHTS and edge.node not in scope.arguments and not self._is_weight(scope, edge):
+            return f"{edge.text} is not a weight, but {name} of the pattern is"
+        return None
+
+    def _is_weight(self, scope: Scope, edge: Edge) -> bool:
+        for _ in range(16):
+            node = scope.nodes.get(edge.node)
+            if node is None or node.op in WEIGHTS:
+                return True
+            if (node.op not in QUIET and node.op != "Cast") or not node.inputs:
+                return False
+            edge = node.inputs[0]
+        return False
+
+    def _value(self, constant: Any) -> Array | str:
+        """A constant's numbers, or what a pattern has instead of them where they are many."""
+        if id(constant) not in self._values:
+            digest = next((e.value.s.decode() for e in constant.attr if e.key == DIGEST), None)
+            tensor = next((e.value.tensor for e in self._graphs.whole(constant).attr if e.key == "value"), None)
+            if tensor is None:
+                raise FusebertError(f"{constant.name} (Const) has no value")
+            if digest is None:
+                value: Array | str = tensor_value(tensor, constant.name)
+            else:
+                value = f"{'x'.join(str(dim.size) for dim in tensor.tensor_shape.dim)} {digest}"
+            self._values[id(constant)] = value, constant  # an id is good as long as its object is there
+        return self._values[id(constant)][0]
+
+
+def _unequal(wanted: Array | str, found: Array | str, name: str, other: str) -> str | None:
+    if isinstance(wanted, str):
+        sizes, digest = wanted.split(" ")
+        same = isinstance(found, str) or (
+            "x".join(map(str, found.shape)) == sizes
+            and (not digest or hashlib.sha256(found.tobytes()).hexdigest() == digest)
+        )
+        return None if same else f"the constant {other} is another than {name} of the pattern"
+    if isinstance(found, str) or found.dtype != wanted.dtype or found.shape != wanted.shape:
+        return f"the constant {other} is {_brief(found)}, but {name} of the pattern is {_brief(wanted)}"
+    numbers = found.dtype.kind == "f"
+    if np.array_equal(found, wanted) or (numbers and np.allclose(found, wanted, 1e-6, 0, equal_nan=True)):
+        return None
+    return f"the constant {other} is {_brief(found)}, but {name} of the pattern is {_brief(wanted)}"
+
+
+def _brief(value: Array | str) -> str:
+    if isinstance(value, str):
+        return "a large one"
+    if value.size > 6:
+        return f"{value.dtype.name} of {'x'.join(map(str, value.shape))}"
+    if value.ndim == 0 and value.dtype.kind == "f":
+        return f"{float(value):g}"
+    return " ".join(str(value.tolist()).split())

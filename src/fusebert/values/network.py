@@ -1,0 +1,124 @@
+"""Network: a whole BERT-family model as a value: embeddings, encoder, head. Readers make it, the engine runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Encoder, Linear, Norm, as_array
+
+HEADS = ("none", "sequence", "token", "question", "masked")
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Tables `[entries, width]`; `project` widens ELECTRA's narrow rows.
+
+    Positions count from 0; or, where `padding_id` is given (RoBERTa), from padding_id + 1 over all other ids."""
+
+    word: Array
+    position: Array
+    kind: Array | None
+    norm: Norm
+    project: Linear | None = None
+    padding_id: int | None = None
+
+    @property
+    def longest(self) -> int:
+        """The most tokens a sequence may have."""
+        return len(self.position) - (0 if self.padding_id is None else self.padding_id + 1)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One step of a head: norm(activation(x Wᵀ + b))."""
+
+    linear: Linear
+    activation: str = "identity"
+    norm: Norm | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is made of the encoder's rows, and of which: a "sequence" head reads the first row of each sequence, and so
+    does "none", whose steps are the pooler, if there is one; the others read every row."""
+
+    kind: str = "none"
+    steps: tuple[Dense, ...] = ()
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether an answer depends on the first position even where the mask hides it."""
+        return self.kind == "sequence" or (self.kind == "none" and bool(self.steps))
+
+
+@dataclass(frozen=True)
+class Network:
+    """`family` is the architecture's model_type; `labels` name a classifier's outputs; `problem` is "single_label",
+    "multi_label" or "regression"."""
+
+    family: str
+    embeddings: Embeddings
+    encoder: Encoder
+    head: Head
+    labels: tuple[str, ...] = ()
+    problem: str = "single_label"
+
+    @property
+    def bytes(self) -> int:
+        """Of all weights; one that is used in two places counts once."""
+        return sum({id(array): array.nbytes for _, array in self.weights()}.values())
+
+    def weights(self) -> Iterator[tuple[str, Array]]:
+        """Every weight with the name it has in an artifact."""
+        e = self.embeddings
+        yield "embeddings.word", e.word
+        yield "embeddings.position", e.position
+        if e.kind is not None:
+            yield "embeddings.kind", e.kind
+        yield from _norm_weights("embeddings.norm", e.norm)
+        if e.project is not None:
+            yield from _linear_weights("embeddings.project", e.project)
+        yield from self.encoder.weights()
+        for i, step in enumerate(self.head.steps):
+            yield from _linear_weights(f"head.{i}", step.linear)
+            if step.norm is not None:
+                yield from _norm_weights(f"head.{i}.norm", step.norm)
+
+
+def _linear_weights(name: str, linear: Linear) -> Iterator[tuple[str, Array]]:
+    for part, array in linear.arrays():
+        yield f"{name}.{part}", array
+
+
+def _norm_weights(name: str, norm: Norm) -> Iterator[tuple[str, Array]]:
+    yield f"{name}.gain", norm.gain
+    yield f"{name}.bias", norm.bias
+
+
+def positions(embeddings: Embeddings, input_ids: Array) -> Array:
+    """The position of every token of a padded batch `[sequences, length]`."""
+    if embeddings.padding_id is None:
+        counted: Array = np.empty(input_ids.shape, np.int64)
+        counted[:] = np.arange(input_ids.shape[1])
+    else:
+        real = input_ids != embeddings.padding_id
+        counted = np.cumsum(real, axis=1, dtype=np.int64) * real + embeddings.padding_id
+    return counted
+
+
+def check_ids(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """Token ids or types as int64 `[sequences, length]`."""
+    array = as_array(name, values)
+    if array.dtype.kind not in "iub" or array.ndim != 2:
+        raise FusebertError(
+            f"{name}: a two-dimensional array of integers is expected, not {array.dtype} with shape {array.shape}"
+        )
+    if shape is not None and array.shape != shape:
+        raise FusebertError(f"{name} has shape {array.shape}, but input_ids {shape}")
+    return array.astype(np.int64)

@@ -1,0 +1,229 @@
+"""What a model on disk is: family, sizes, precision plan, bytes; or a graph, and the encoders in it. Reads headers and
+shapes; packs and runs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fusebert.errors import FusebertError
+from fusebert.formats import artifact, huggingface
+from fusebert.match.everywhere import find_elsewhere
+from fusebert.match.find import Finding, Found, find
+from fusebert.measure.inputs import FUSED_OPS
+from fusebert.ops.graph import Array, Graph, Node
+from fusebert.report import Report, Table
+from fusebert.source import is_graph, read
+from fusebert.values.network import Network
+from fusebert.values.plan import PRODUCTS, Plan, make_plan
+
+
+def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
+    """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the graph in large words
+    and every rule that was applied, `everywhere` the encoders in functions that no signature reaches."""
+    folder = Path(path)
+    if is_graph(folder):
+        return _graph(folder, read(folder), nodes, everywhere)
+    if artifact.is_artifact(folder):
+        network, plan, max_length = artifact.read(folder)
+        kind = "fusebert artifact"
+    elif huggingface.is_checkpoint(folder):
+        network = huggingface.read(folder)
+        plan, max_length, kind = (
+            make_plan("fp32", len(network.encoder.layers)),
+            network.embeddings.longest,
+            "Hugging Face checkpoint",
+        )
+    else:
+        raise FusebertError(
+            f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)"
+        )
+    first = network.encoder.layers[0] if network.encoder.layers else None
+    facts = {
+        "kind": kind,
+        "family": network.family,
+        "head": network.head.kind,
+        "labels": list(network.labels),
+        "layers": len(network.encoder.layers),
+        "hidden": network.encoder.hidden,
+        "heads": first.heads if first else 0,
+        "inner": len(first.ffn_in.weight) if first else 0,
+        "activation": first.activation if first else "",
+        "vocabulary": len(network.embeddings.word),
+        "max_tokens": max_length,
+        "precision": plan.precision,
+        "ranges": "static" if plan.static else "per token",
+    }
+    if not plan.precision.startswith("int8"):
+        del facts["ranges"]
+    return Report(str(folder), facts, (_parts(network), _plan(plan)))
+
+
+def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Report:
+    """A graph's facts, the encoders in it, and the rest of it; or what came nearest to an encoder."""
+    finding = find(graph)
+    facts = {
+        **{name: value for name, value in graph.facts.items() if name not in ("names", "served")},
+        "inputs": [f"{name} {_shown(graph, name)}" for name in graph.inputs],
+        "outputs": [f"{name} {_shown(graph, name)}" for name in graph.outputs],
+        "nodes": len(graph.nodes) + sum(len(function.nodes) for function in graph.functions.values()),
+        "functions": len(graph.functions),
+        "weights": len(graph.weights),
+        "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
+    }
+    tables = [_encoders("encoders", finding.encoders), _fused(finding), _misses(finding), _rest(finding)]
+    if everywhere:
+        elsewhere = find_elsewhere(graph, finding)
+        copies = [
+            replace(found, function=found.function or name) for name, f in elsewhere.items() for found in f.encoders
+        ]
+        tables.insert(1, _encoders("elsewhere", copies))
+    if with_nodes:
+        words = tuple((n.word, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
+        tables.append(
+            Table("rules", ("rule", "nodes", "reason"), tuple((r.rule, r.nodes, r.reason) for r in finding.rows))
+        )
+        tables.append(Table("raised", ("word", "node", "function", "makes"), words))
+    notes = []
+    if finding.raised.quantized:
+        notes.append("The graph computes with 8-bit numbers; its weights are read as the floats they stand for.")
+    if finding.raised.baked:
+        sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.baked.items())
+        notes.append(f"The graph declares other sizes too, but only works for {sizes}.")
+    return Report(
+        str(path), facts, tuple(t for t in tables if t.rows or t.title in ("encoders", "misses")), tuple(notes)
+    )
+
+
+def _encoders(title: str, encoders: Iterable[Found]) -> Table:
+    columns = (
+        "layers", "hidden", "heads", "inner", "activation", "epsilon", "scale", "where", "calls", "mask", "mask_tensor",
+        "input", "output", "taps", "inner_taps", "readers", "hidden_positions",
+    )  # fmt: skip
+    rows = tuple(
+        (
+            len(f.layers), f.hidden, f.heads, f.inner, f.activation, f.epsilon, f.scale, f.function or "main graph",
+            f.calls, f.mask.kind, f.mask.tensor, f.input, f.output, f.taps, f.inner_taps, f.readers,
+            "none" if f.mask.kind == "none" else "may be skipped" if f.may_skip else "must be computed",
+        )
+        for f in encoders
+    )  # fmt: skip
+    return Table(title, columns, rows)
+
+
+def _fused(finding: Finding) -> Table:
+    """The encoders that are one operator of ours already."""
+    rows = tuple(
+        (n.word, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n))
+        for n in finding.translated.nodes
+        if _is_fused(n)
+    )
+    return Table("fused", ("operator", "node", "where", "weights", "settings"), rows)
+
+
+def _is_fused(node: Node) -> bool:
+    return node.word in FUSED_OPS or node.word.startswith("fusebert.")
+
+
+def _settings(node: Node) -> str:
+    """A node's attributes, but for lists of numbers that differ."""
+    said = {name: value for name, value in sorted(node.attributes.items()) if name[:1] not in ("_", "^")}
+    same = {n: v[0] if isinstance(v, tuple) and v and all(x == v[0] for x in v) else v for n, v in said.items()}
+    return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in same.items() if _is_short(v))
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, str | int | float) and value != ""
+
+
+def _misses(finding: Finding) -> Table:
+    fused = {node.name for node in finding.translated.nodes if _is_fused(node)}
+    rows = tuple((m.matched, m.expected, m.found, m.node, m.function) for m in finding.misses if m.node not in fused)
+    return Table("misses", ("matched", "expected", "found", "node", "function"), rows)
+
+
+def _raised(finding: Finding) -> Graph:
+    return finding.raised.graph
+
+
+def _rest(finding: Finding) -> Table:
+    """What is around the encoders, one line per part: before them, their masks, and after them."""
+    graph = _raised(finding)
+    inside = {id(node) for found in finding.encoders for match in found.layers for node in match.nodes}
+    before = _needed(graph, {found.input for found in finding.encoders})
+    masks = _needed(graph, {found.mask.added for found in finding.encoders if found.mask.added}) - before
+    parts: dict[str, list[Node]] = {"before the encoder": [], "mask": [], "after the encoder": []}
+    for node in graph.nodes:
+        if id(node) not in inside:
+            part = "before the encoder" if id(node) in before else "mask" if id(node) in masks else "after the encoder"
+            parts[part if finding.encoders else "before the encoder"].append(node)
+    rows = []
+    for part, nodes in parts.items():
+        words = Counter(node.word for node in nodes).most_common()
+        if nodes:
+            rows.append((part if finding.encoders else "all", len(nodes), ", ".join(f"{w} {n}" for w, n in words)))
+    return Table("rest", ("part", "nodes", "words"), tuple(rows))
+
+
+def _needed(graph: Graph, tensors: set[str]) -> set[int]:
+    """The nodes that tensors depend on."""
+    needed, nodes = set(tensors), set()
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            needed.update(node.inputs)
+            nodes.add(id(node))
+    return nodes
+
+
+def _shown(graph: Graph, name: str) -> str:
+    declared = graph.types.get(name)
+    shape = "?" if declared is None or declared.shape is None else "x".join(str(n or "?") for n in declared.shape)
+    return f"{declared.dtype if declared else '?'}[{shape}]"
+
+
+def _parts(network: Network) -> Table:
+    parts: dict[str, list[Array]] = {"embeddings": [], "layer": [], "head": []}
+    seen: set[int] = set()
+    for name, array in network.weights():
+        if id(array) not in seen:  # a tied weight counts where it comes first
+            parts[name.split(".")[0]].append(array)
+        seen.add(id(array))
+    rows = tuple(
+        ("encoder" if name == "layer" else name, _count(arrays), _bytes(arrays), _types(arrays))
+        for name, arrays in parts.items()
+    )
+    return Table("weights", ("part", "parameters", "bytes", "types"), rows)
+
+
+def _count(arrays: Iterable[Array]) -> int:
+    return sum(array.size for array in arrays)
+
+
+def _bytes(arrays: Iterable[Array]) -> int:
+    return sum(array.nbytes for array in arrays)
+
+
+def _types(arrays: Iterable[Array]) -> str:
+    return ", ".join(sorted({array.dtype.name for array in arrays}))
+
+
+def _plan(plan: Plan) -> Table:
+    """One row for each run of layers with the same plan."""
+    rows: list[tuple[str, ...]] = []
+    begin = 0
+    for i, layer in enumerate(plan.layers):
+        if i + 1 < len(plan.layers) and plan.layers[i + 1] == layer:
+            continue
+        products = [getattr(layer, name) for name in PRODUCTS]
+        rows.append(
+            (
+                f"{begin} to {i}",
+                *(p.type if p.low >= p.high else f"{p.type} {p.low:g}..{p.high:g}" for p in products),
+                layer.attention,
+            )
+        )
+        begin = i + 1
+    return Table("plan", ("layers", *PRODUCTS, "attention"), tuple(rows))
