@@ -18,8 +18,9 @@ import pytest
 from golden.answers import GOLDEN, MODEL
 
 import fusebert
-from fusebert.engine import EncoderEngine
-from fusebert.formats import onnx, tf_messages
+from fusebert.engine.native import EncoderEngine
+from fusebert.formats.onnx import read as onnx
+from fusebert.formats.tensorflow import messages as tf_messages
 from fusebert.match.find import find
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
