@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond every model, far below overflow
 constexpr int64_t kLongestSum = 65536;          // inputs whose byte products surely fit 32 bits
 constexpr int64_t kStrips = 8;                  // for each thread, so that one which is slowed down takes fewer
+constexpr int64_t kOwnRows = 64;                // for each thread, from which on it pays that each reads all weights
 
 template <class T, class Convert>
 void read_as(const fb_matrix& matrix, int64_t row, float* to, Convert convert) {
@@ -191,15 +192,79 @@ int64_t Product::bytes() const {
          round_up(outputs_, gemm_->vector) * (quantized_ ? 12 : 4);
 }
 
-// Rows go through in blocks: a block is prepared in shares, multiplied in strips of columns, and finished in shares.
-// Threads take these tasks in order, and a task waits for those it needs, which were taken before. So no thread rests
-// for longer than a task takes, even if one is slowed down; and of the weights that a block meets, each is read by one
-// thread alone.
-void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish) const {
+// Rows go through in blocks. Where there are many, a thread takes whole blocks of its own; where there are few, all
+// threads share each block, so that every weight is read by one of them alone.
+void Product::run(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
   if (rows.count == 0) return;
   const Arena::Scope scope(turn.arena());
-  const int64_t shares = turn.threads(), all = panels(*gemm_, outputs_);
-  const int64_t strips = shares == 1 ? 1 : std::min(all, kStrips * shares);
+  if (turn.threads() == 1 || rows.count >= kOwnRows * turn.threads())
+    run_own_blocks(rows, turn, finish);
+  else
+    run_shared_blocks(rows, turn, finish);
+}
+
+Product::Inputs Product::take_inputs(int64_t rows, Arena& arena) const {
+  return {arena.take<uint8_t>(rows * row_bytes()), arena.take<float>(rows), arena.take<int32_t>(rows)};
+}
+
+void Product::prepare(const Rows& rows, int64_t first, int64_t count, const Inputs& to, int64_t at) const {
+  gemm_->prepare(rows.in + first * rows.in_stride, rows.in_stride, count, inputs_, factors_, range_,
+                 to.data + at * row_bytes(), to.scale + at, to.zero + at);
+}
+
+void Product::multiply(const Rows& rows, int64_t first, int64_t count, const Inputs& inputs, int64_t strip,
+                       int64_t strips) const {
+  const int64_t all = panels(*gemm_, outputs_);
+  Epilogue epilogue = rows.epilogue;
+  epilogue.bias = bias_;
+  epilogue.out += first * epilogue.out_stride;
+  if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
+  gemm_->multiply({inputs.data, quantized_ ? inputs.scale : nullptr, inputs.zero}, count,
+                  {weights_, inputs_, outputs_, scale_, sum_}, all * strip / strips, all * (strip + 1) / strips,
+                  epilogue);
+}
+
+// A block stays with the thread that takes it, from the preparation of its inputs to its last epilogue. A thread that
+// finds no more blocks helps with the columns of the last ones, so that one which is slowed down holds up nobody.
+void Product::run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
+  const int64_t threads = turn.threads(), strips = threads == 1 ? 1 : std::min(panels(*gemm_, outputs_), kStrips);
+  const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows, most = kBlockRows / gemm_->tile_rows;
+  const int64_t blocks = round_up((tiles + most - 1) / most, threads);  // as many for each thread
+  const auto begin = [&](int64_t block) { return std::min(tiles * block / blocks * gemm_->tile_rows, rows.count); };
+
+  struct alignas(64) Block {
+    std::atomic<int64_t> next, multiplied{0};  // strips
+    Inputs inputs{};
+  };
+  Block* const state = turn.arena().take<Block>(blocks);
+  std::uninitialized_default_construct_n(state, blocks);
+  for (int64_t i = 0; i < blocks; ++i) state[i].next = strips;  // nothing to take before it is prepared
+
+  const auto help = [&](int64_t number) {
+    Block& block = state[number];
+    for (int64_t strip; (strip = block.next.fetch_add(1, std::memory_order_acq_rel)) < strips;) {
+      multiply(rows, begin(number), begin(number + 1) - begin(number), block.inputs, strip, strips);
+      block.multiplied.fetch_add(1, std::memory_order_release);
+    }
+  };
+  const auto own = [&](int64_t number, Arena& arena) {
+    Block& block = state[number];
+    const int64_t first = begin(number), count = begin(number + 1) - first;
+    block.inputs = take_inputs(count, arena);
+    prepare(rows, first, count, block.inputs, 0);
+    block.next.store(0, std::memory_order_release);
+    help(number);
+    wait_until([&] { return block.multiplied.load(std::memory_order_acquire) == strips; });
+    if (finish) finish(first, count);
+  };
+  turn.run(blocks + threads,
+           [&](int64_t task, Arena& arena) { task < blocks ? own(task, arena) : help(task - threads); });
+}
+
+// A block is prepared in shares, multiplied in strips of columns, and finished in shares. Threads take these tasks in
+// order, and a task waits for those it needs, which were taken before: no thread rests for longer than a task takes.
+void Product::run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
+  const int64_t shares = turn.threads(), strips = std::min(panels(*gemm_, outputs_), kStrips * shares);
   const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
   const int64_t most = kBlockRows / gemm_->tile_rows, blocks = (tiles + most - 1) / most;
   const auto begin = [&](int64_t block, int64_t share) {
@@ -211,41 +276,23 @@ void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<
   };
   Block* const state = turn.arena().take<Block>(blocks);
   std::uninitialized_default_construct_n(state, blocks);
-  struct Inputs {
-    uint8_t* data;
-    float* scale;
-    int32_t* zero;
-  } places[2];  // a block is prepared while the one before it is still being multiplied
-  const int64_t row_bytes = round_up(inputs_, gemm_->group) * gemm_->input_bytes;
-  for (Inputs& place : places)
-    place = {turn.arena().take<uint8_t>(kBlockRows * row_bytes), turn.arena().take<float>(kBlockRows),
-             turn.arena().take<int32_t>(kBlockRows)};
+  // A block is prepared while the one before it is still being multiplied.
+  const Inputs places[2] = {take_inputs(kBlockRows, turn.arena()), take_inputs(kBlockRows, turn.arena())};
 
-  const auto prepare = [&](int64_t block, int64_t share) {
+  const auto prepare_share = [&](int64_t block, int64_t share) {
     if (block >= 2) wait_until([&] { return state[block - 2].multiplied.load(std::memory_order_acquire) == strips; });
-    const int64_t first = begin(block, share), at = first - begin(block, 0);
-    const Inputs& place = places[block % 2];
-    gemm_->prepare(rows.in + first * rows.in_stride, rows.in_stride, begin(block, share + 1) - first, inputs_, factors_,
-                   range_, place.data + at * row_bytes, place.scale + at, place.zero + at);
+    const int64_t first = begin(block, share);
+    prepare(rows, first, begin(block, share + 1) - first, places[block % 2], first - begin(block, 0));
     state[block].prepared.fetch_add(1, std::memory_order_release);
   };
-  const PackedWeights weights{weights_, inputs_, outputs_, scale_, sum_};
-  const auto multiply = [&](int64_t block, int64_t strip) {
+  const auto multiply_strip = [&](int64_t block, int64_t strip) {
     wait_until([&] { return state[block].prepared.load(std::memory_order_acquire) == shares; });
-    const int64_t first = begin(block, 0);
-    const Inputs& place = places[block % 2];
-    Epilogue epilogue = rows.epilogue;
-    epilogue.bias = bias_;
-    epilogue.out += first * epilogue.out_stride;
-    if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
-    gemm_->multiply({place.data, quantized_ ? place.scale : nullptr, place.zero}, begin(block + 1, 0) - first, weights,
-                    all * strip / strips, all * (strip + 1) / strips, epilogue);
+    multiply(rows, begin(block, 0), begin(block + 1, 0) - begin(block, 0), places[block % 2], strip, strips);
     state[block].multiplied.fetch_add(1, std::memory_order_release);
   };
-  const auto complete = [&](int64_t block, int64_t share) {
+  const auto finish_share = [&](int64_t block, int64_t share) {
     wait_until([&] { return state[block].multiplied.load(std::memory_order_acquire) == strips; });
-    const int64_t first = begin(block, share);
-    finish(first, begin(block, share + 1) - first);
+    finish(begin(block, share), begin(block, share + 1) - begin(block, share));
   };
 
   // A block is finished when the next is prepared, so that nobody waits for its last strips.
@@ -253,11 +300,11 @@ void Product::run(const Rows& rows, const Pool::Turn& turn, const std::function<
   turn.run((blocks + 1) * tasks, [&](int64_t task, Arena&) {
     const int64_t block = task / tasks, number = task % tasks;
     if (number >= 2 * shares) {
-      if (block < blocks) multiply(block, number - 2 * shares);
+      if (block < blocks) multiply_strip(block, number - 2 * shares);
     } else if (number < shares) {
-      if (block < blocks) prepare(block, number);
+      if (block < blocks) prepare_share(block, number);
     } else if (block > 0 && finish) {
-      complete(block - 1, number - shares);
+      finish_share(block - 1, number - shares);
     }
   });
 }

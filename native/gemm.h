@@ -1,7 +1,7 @@
 // The seam between the encoder's steps and the kernels: weights packed once, products with their epilogues behind them.
 //
 // A Product is y = finish(activation(x Wᵀ + b) + residual). Rows go through in blocks that stay in cache from the
-// preparation of the inputs to the last epilogue; threads share the columns of a block.
+// preparation of the inputs to the last epilogue; threads share the blocks or, where these are few, their columns.
 #pragma once
 #include <functional>
 #include <span>
@@ -33,9 +33,23 @@ class Product {
   int64_t bytes() const;
 
   // Runs all rows, then finish(first_row, rows) on rows that are complete.
-  void run(const Rows& rows, const Pool::Turn& turn, const std::function<void(int64_t, int64_t)>& finish = {}) const;
+  using Finish = std::function<void(int64_t, int64_t)>;
+  void run(const Rows& rows, const Pool::Turn& turn, const Finish& finish = {}) const;
 
  private:
+  // Rows in the form that the kernels read.
+  struct Inputs {
+    uint8_t* data;
+    float* scale;
+    int32_t* zero;
+  };
+  int64_t row_bytes() const { return round_up(inputs_, gemm_->group) * gemm_->input_bytes; }
+  Inputs take_inputs(int64_t rows, Arena& arena) const;
+  void prepare(const Rows& rows, int64_t first, int64_t count, const Inputs& to, int64_t at) const;
+  void multiply(const Rows& rows, int64_t first, int64_t count, const Inputs& inputs, int64_t strip,
+                int64_t strips) const;
+  void run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
+  void run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
   void take_input_scales(std::span<const fb_linear> parts, const std::string& name, Arena& store);
 
   const Gemm* gemm_;

@@ -433,24 +433,24 @@ void test_weights_that_are_added_in_16_bits_keep_the_limit(fb_pool* pool) {
   }
 }
 
-void test_more_threads_than_blocks_of_rows() {  // few rows for so many threads, and yet more than a block
-  fb_pool* many = nullptr;
-  CHECK(fb_pool_create(20, &many, nullptr) == FB_OK);
+void test_any_number_of_threads_and_rows_gives_the_same(int threads) {  // blocks that a thread has alone, or shares
+  fb_pool* pool = nullptr;
+  CHECK(fb_pool_create(threads, &pool, nullptr) == FB_OK);
   const Linear linear(70, 50, false);
-  const Floats input = noise(50 * 300, 1);
+  const Floats input = noise(50 * 1400, 1);
   for (const int32_t precision : {FB_F32, FB_BF16, FB_S8}) {
     fb_dense_spec spec{sizeof spec, FB_RELU, linear.view(), {precision, 0, 0}, 1, {nullptr, nullptr, 1e-6f}};
     fb_dense* dense = nullptr;
-    CHECK(fb_dense_create(&spec, many, &dense, nullptr) == FB_OK);
-    for (const int64_t rows : {95, 97, 200, 300}) {
+    CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
+    for (const int64_t rows : {1, 95, 97, 127, 128, 129, 200, 300, 1279, 1280, 1399}) {
       Floats alone(70 * rows), together(70 * rows);
       CHECK(fb_dense_run(dense, input.data(), rows, alone.data(), nullptr, nullptr) == FB_OK);
-      CHECK(fb_dense_run(dense, input.data(), rows, together.data(), many, nullptr) == FB_OK);
+      CHECK(fb_dense_run(dense, input.data(), rows, together.data(), pool, nullptr) == FB_OK);
       CHECK(alone == together);
     }
     fb_dense_destroy(dense);
   }
-  fb_pool_destroy(many);
+  fb_pool_destroy(pool);
 }
 
 void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise functions
@@ -704,7 +704,7 @@ int main(int count, char** names) {
       test_concurrent_calls(pool);
       fb_pool_destroy(pool);
     }
-    test_more_threads_than_blocks_of_rows();
+    for (const int threads : {2, 3, 20}) test_any_number_of_threads_and_rows_gives_the_same(threads);
     test_threads_of_a_host();
   }
   where = "any";
