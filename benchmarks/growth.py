@@ -16,8 +16,11 @@ import fusebert
 from fusebert.engine.native import EncoderEngine, pool
 from fusebert.formats import huggingface
 from fusebert.report import Table
+from fusebert.values import traverse
+from fusebert.values.blocks import Encoder
 from fusebert.values.network import Head
-from fusebert.values.plan import PRECISIONS, make_plan
+from fusebert.values.plan import make_plan
+from fusebert.values.precision import PRECISIONS
 
 _PEAK = """
 import re, sys
@@ -47,14 +50,14 @@ def tokens(checkpoint: Path, threads: int, seconds: float) -> Table:
 def layers(checkpoint: Path, threads: int, seconds: float) -> Table:
     """Milliseconds for a quarter, a half and all of the layers; the second half's layers against the first's."""
     batch, network = inputs("8x128"), huggingface.read(checkpoint)
-    count = len(network.encoder.layers)
+    count = len(traverse.layers(network.encoder))
     depths = count // 4, count // 2, count
     rows = []
     for precision in PRECISIONS:
         calls = {}
         for depth in depths:
-            encoder = replace(network.encoder, layers=network.encoder.layers[:depth])
-            model = fusebert.Model(replace(network, encoder=encoder), make_plan(precision, depth), None, threads)
+            encoder = Encoder.of(network.encoder.hidden_size, network.encoder.blocks[: 2 * depth])
+            model = fusebert.Model(replace(network, encoder=encoder), make_plan(precision, 2 * depth), None, threads)
             calls[str(depth)] = partial(model.run, *batch)
         quarter, half, whole = (timing.best for timing in in_turns(calls, seconds).values())
         ratio = (whole - half) / (count - depths[1]) * (depths[1] - depths[0]) / (half - quarter)
@@ -68,12 +71,12 @@ def calls(checkpoint: Path, threads: int, seconds: float) -> Table:
     network = replace(huggingface.read(checkpoint), head=Head())
     rows: list[tuple[Any, ...]] = []
     for precision in PRECISIONS:
-        plan = make_plan(precision, len(network.encoder.layers))
+        plan = make_plan(precision, len(network.encoder.blocks))
         model = fusebert.Model(network, plan, None, threads)
         engine = EncoderEngine(network.encoder, plan, pool(threads))
         for shape in ("1x1", "1x16"):
             ids, mask = inputs(shape)
-            embedded = np.random.default_rng(0).normal(size=(*ids.shape, network.encoder.hidden))
+            embedded = np.random.default_rng(0).normal(size=(*ids.shape, network.encoder.hidden_size))
             bare = Bare(engine, embedded.astype(np.float32))
             rows.append((shape, precision, *overhead(partial(model.run, ids, mask), bare.call, seconds)))
     return Table("a_call_from_Python_beyond_the_encoder", OVERHEAD, tuple(rows))

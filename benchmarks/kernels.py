@@ -16,7 +16,7 @@ import fusebert
 from fusebert.cli.show import show
 from fusebert.engine.native import cores, isa
 from fusebert.report import Report, Table
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 ROOT = Path(__file__).parents[1]
 

@@ -28,7 +28,7 @@ from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
 from fusebert.rewrite.packing import Wanted
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
 SHAPES = "1x16,1x128,8x128,1x384,32x128r"

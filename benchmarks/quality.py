@@ -15,7 +15,7 @@ import fusebert
 from fusebert.cli.show import show
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def ranks(values: Array) -> Array:
     return averaged
 
 
-def measure(model: Path, data: Path, precisions: tuple[str, ...] = PRECISIONS) -> list[Quality]:
+def measure(model: Path, data: Path, precisions: tuple[str, ...] = tuple(PRECISIONS)) -> list[Quality]:
     """The quality of each precision; the first one is what the others are compared with."""
     lines = [line.split("\t") for line in data.read_text(encoding="utf-8").splitlines()]
     people = ranks(np.array([float(line[4]) for line in lines]))

@@ -17,7 +17,7 @@ import numpy as np
 import fusebert
 from fusebert.engine.native import isas
 from fusebert.ops.graph import Array
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 Call = Callable[[], Any]

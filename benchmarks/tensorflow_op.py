@@ -33,7 +33,9 @@ from fusebert.match.assemble import read_encoder
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.values.blocks import Encoder
-from fusebert.values.plan import PRECISIONS, make_plan
+from fusebert.values.plan import make_plan
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import parts
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "tensorflow_op"
@@ -74,20 +76,21 @@ def op(encoder: Encoder, precision: str, threads: int) -> Callable[[Array, Array
     """The op alone, in a session: its weights are variables, as in a SavedModel; no function is called from Python,
     which costs TensorFlow 4 microseconds for every variable."""
     arrays: list[Array] = []
-    for layer in encoder.layers:
-        for part in ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm"):
-            one = getattr(layer, part)
-            arrays += [one.gain, one.bias] if part.endswith("norm") else [one.floats().T, one.bias]
-    first = encoder.layers[0]
+    for _, part in parts(encoder):
+        arrays += [array.T if array.ndim == 2 else array for _, array in part.arrays()]
+    attention, feed_forward = encoder.blocks[0].body, encoder.blocks[1]
+    inner: Any = feed_forward.body
+    epsilon = feed_forward.after.epsilon if feed_forward.after else 0.0
     kinds = {"QuantizableDataType": tf.qint8, "NonQuantizableDataType": tf.bfloat16}
     settings = {
-        "HiddenSize": encoder.hidden, "NumAttentionHeads": first.heads, "IntermediateSize": len(first.ffn_in.weight),
-        "HiddenAct": first.activation, "LayerNormEpsilon": first.output_norm.epsilon, "NumThreads": threads,
+        "HiddenSize": encoder.hidden_size, "NumAttentionHeads": getattr(attention, "heads", 1),
+        "IntermediateSize": len(inner.up.weight),
+        "HiddenAct": inner.activation, "LayerNormEpsilon": epsilon, "NumThreads": threads,
         **{key: kinds[key] for key in TYPES[precision]},
     }  # fmt: skip
     v1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
-        given = v1.placeholder(tf.float32, [None, None, encoder.hidden]), v1.placeholder(tf.int32, [None, 1, None])
+        given = v1.placeholder(tf.float32, [None, None, encoder.hidden_size]), v1.placeholder(tf.int32, [None, 1, None])
         stored = [v1.placeholder(tf.float32, array.shape) for array in arrays]
         weights = [v1.Variable(one, use_resource=True) for one in stored]
         encoded = fusebert.tensorflow.bert(*given, weights, **settings)
@@ -101,11 +104,11 @@ def op(encoder: Encoder, precision: str, threads: int) -> Callable[[Array, Array
 def beyond(encoder: Encoder, precision: str, given: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     """The op and the engine in one precision on the same rows, for short shapes."""
     inside = op(encoder, precision, given.threads)
-    plan = make_plan(precision, len(encoder.layers))
+    plan = make_plan(precision, len(encoder.blocks))
     engine = EncoderEngine(convert_encoder(encoder, plan), plan, pool(given.threads))
     for shape in SHORT:
         _, mask = inputs(shape)
-        rows = np.random.default_rng(0).normal(size=(*mask.shape, encoder.hidden)).astype(np.float32)
+        rows = np.random.default_rng(0).normal(size=(*mask.shape, encoder.hidden_size)).astype(np.float32)
         call, bare = partial(inside, rows, mask[:, None].astype(np.int32)), Bare(engine, rows)
         bare.call()
         if not np.array_equal(call(), bare.output):

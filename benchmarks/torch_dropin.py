@@ -22,7 +22,7 @@ import fusebert.torch
 from fusebert.cli.show import show
 from fusebert.engine.native import cores, isa, pool
 from fusebert.report import Report, Table
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 fusebert.torch.disable()
 CALLS = 6  # in a row, as a service makes them

@@ -11,7 +11,7 @@ from fusebert.engine.native import EncoderEngine
 from fusebert.measure.timing import Timing, interleave
 from fusebert.ops.graph import Array
 from fusebert.progress import progress
-from fusebert.values.blocks import Batch
+from fusebert.values.batch import Batch
 
 SHORT = ("1x16", "1x128")  # where what a host adds would show
 OVERHEAD = ("shape", "precision", "call_us", "bare_us", "overhead_us", "overhead_percent")

@@ -4,54 +4,24 @@
 #include <cstring>
 #include <new>
 
+#include "dense.h"
+#include "embedding.h"
 #include "encoder.h"
 #include "error.h"
 #include "fusebert.h"
+#include "sized.h"
 
 using namespace fusebert;
 
+// The names they have in the C ABI.
 struct fb_encoder : Encoder {
   using Encoder::Encoder;
 };
-struct fb_dense {
-  fb_dense(const fb_dense_spec& spec, const Pool::Turn& turn)
-      : kernels_(kernels()),
-        product(kernels_, {&spec.linear, 1}, spec.plan, "dense", store, turn),
-        activation(spec.activation) {
-    if (spec.activation < FB_IDENTITY || spec.activation > FB_TANH)
-      throw Invalid("dense: unknown activation %d", spec.activation);
-    if (spec.has_norm) norm = std::make_unique<Norm>(spec.norm, product.outputs(), "dense norm");
-  }
-  const Kernels& kernels_;
-  Arena store{0};
-  Product product;
-  std::unique_ptr<Norm> norm;
-  int32_t activation;
+struct fb_dense : Dense {
+  using Dense::Dense;
 };
-
-struct fb_embedding {
-  explicit fb_embedding(const fb_embedding_spec& spec)
-      : kernels_(kernels()),
-        word(spec.word),
-        position(spec.position),
-        kind(spec.kind),
-        norm(spec.norm, checked_width(spec), "embedding norm") {}
-  static int64_t checked_width(const fb_embedding_spec& spec) {
-    check_matrix(spec.word, "word table");
-    check_matrix(spec.position, "position table");
-    if (spec.kind.data) check_matrix(spec.kind, "token type table");
-    for (const fb_matrix& table : {spec.position, spec.kind})
-      if (table.data && table.columns != spec.word.columns)
-        throw Invalid("embedding tables are %lld and %lld wide", static_cast<long long>(spec.word.columns),
-                      static_cast<long long>(table.columns));
-    return spec.word.columns;
-  }
-  void run(int64_t rows, const int64_t* ids, const int64_t* positions, const int64_t* kinds, float* output,
-           const Pool::Turn& turn) const;
-
-  const Kernels& kernels_;
-  fb_matrix word, position, kind;
-  Norm norm;
+struct fb_embedding : Embedding {
+  using Embedding::Embedding;
 };
 
 namespace {
@@ -81,48 +51,18 @@ void need(const void* pointer, const char* name) {
   if (!pointer) throw Invalid("%s is missing", name);
 }
 
-// The caller's struct, whatever its version: fields it does not have are zero.
-template <class T>
-T versioned(const T* given, const char* name) {
-  if (!given || given->size < sizeof(uint32_t)) throw Invalid("%s is missing or has no size", name);
-  T own{};
-  std::memcpy(&own, given, std::min<size_t>(given->size, sizeof own));
-  return own;
+void check_rows(int64_t rows, const void* output) {
+  if (rows < 0) throw Invalid("%lld rows", static_cast<long long>(rows));
+  if (rows > 0) need(output, "output");
 }
 
-void check_indices(const char* name, const fb_matrix& table, const int64_t* index, int64_t rows) {
-  need(index, name);
-  for (int64_t r = 0; r < rows; ++r)
-    if (index[r] < 0 || index[r] >= table.rows)
-      throw Invalid("%s %lld is outside 0 to %lld", name, static_cast<long long>(index[r]),
-                    static_cast<long long>(table.rows - 1));
+// By number; null past the last.
+template <size_t Count>
+const char* name_in(const char* const (&names)[Count], int32_t number) {
+  return number >= 0 && number < static_cast<int32_t>(Count) ? names[number] : nullptr;
 }
 
 }  // namespace
-
-void fb_embedding::run(int64_t rows, const int64_t* ids, const int64_t* positions, const int64_t* kinds, float* output,
-                       const Pool::Turn& turn) const {
-  check_indices("token id", word, ids, rows);
-  check_indices("position", position, positions, rows);
-  if (kind.data) check_indices("token type", kind, kinds, rows);
-  const int64_t width = word.columns;
-  constexpr int64_t kBlock = 64;
-  turn.run((rows + kBlock - 1) / kBlock, [&](int64_t task, Arena& arena) {
-    float* part = arena.take<float>(width);
-    const auto add = [&](const fb_matrix& table, int64_t row, float* to) {
-      read_row(table, row, part);
-      for (int64_t i = 0; i < width; ++i) to[i] += part[i];
-    };
-    const int64_t first = task * kBlock, count = std::min(kBlock, rows - first);
-    for (int64_t r = first; r < first + count; ++r) {
-      float* to = output + r * width;
-      read_row(word, ids[r], to);
-      if (kind.data) add(kind, kinds[r], to);
-      add(position, positions[r], to);
-    }
-    norm.apply(kernels_, output + first * width, output + first * width, count, width);
-  });
-}
 
 namespace {
 fb_status make_pool(int32_t threads, fb_parallel parallel, fb_pool** pool, fb_error* error) {
@@ -161,7 +101,7 @@ const char* fb_isa_supported(int32_t index) {
 fb_status fb_encoder_create(const fb_encoder_spec* spec, fb_pool* pool, fb_encoder** encoder, fb_error* error) {
   return guard(error, [&] {
     need(encoder, "encoder");
-    *encoder = new fb_encoder(versioned(spec, "spec"), Pool::Turn(pool));
+    *encoder = new fb_encoder(sized(spec, "spec"), Pool::Turn(pool));
   });
 }
 int64_t fb_encoder_bytes(const fb_encoder* encoder) { return encoder ? encoder->bytes() : 0; }
@@ -169,11 +109,15 @@ void fb_encoder_destroy(fb_encoder* encoder) { delete encoder; }
 fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* given, fb_error* error) {
   return guard(error, [&] {
     need(encoder, "encoder");
-    fb_run run = versioned(given, "run");
-    if (run.observer) need(reinterpret_cast<const void*>(run.observer->rows), "observer");
+    fb_run run = sized(given, "run");
+    fb_observer observer{};
+    if (run.observer) {
+      observer = sized(run.observer, "observer"), run.observer = &observer;
+      need(reinterpret_cast<const void*>(observer.rows), "observer");
+    }
     fb_profile* const profile = run.profile;
     if (!profile) return encoder->run(run);
-    fb_profile own = versioned(profile, "profile");
+    fb_profile own = sized(profile, "profile");
     run.profile = &own;
     encoder->run(run);
     const uint32_t size = profile->size;
@@ -183,61 +127,68 @@ fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* given, fb_erro
 }
 
 const char* fb_step_name(int32_t step) {
-  static const char* const names[] = {"qkv", "attention", "attention_out", "ffn_in", "ffn_out"};
-  return step >= 0 && step < FB_STEPS ? names[step] : nullptr;
+  static constexpr const char* names[FB_STEPS] = {"qkv", "attention", "attention_out", "ffn_in", "ffn_out"};
+  return name_in(names, step);
 }
+
+#define FB_NAME(NAME, name, number) #name,
+const char* fb_activation_name(int32_t activation) {
+  static constexpr const char* names[] = {FB_ACTIVATION_LIST(FB_NAME)};
+  return name_in(names, activation);
+}
+const char* fb_type_name(int32_t type) {
+  static constexpr const char* names[] = {FB_TYPE_LIST(FB_NAME)};
+  return name_in(names, type);
+}
+const char* fb_norm_name(int32_t kind) {
+  static constexpr const char* names[] = {FB_NORM_LIST(FB_NAME)};
+  return name_in(names, kind);
+}
+#undef FB_NAME
 
 fb_status fb_dense_create(const fb_dense_spec* spec, fb_pool* pool, fb_dense** dense, fb_error* error) {
   return guard(error, [&] {
     need(dense, "dense");
-    *dense = new fb_dense(versioned(spec, "spec"), Pool::Turn(pool));
+    *dense = new fb_dense(sized(spec, "spec"), Pool::Turn(pool));
   });
 }
 fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t rows, float* output, fb_pool* pool,
                        fb_error* error) {
   return guard(error, [&] {
     need(dense, "dense");
-    if (rows < 0) throw Invalid("%lld rows", static_cast<long long>(rows));
-    if (rows > 0) need(input, "input"), need(output, "output");
-    const int64_t width = dense->product.outputs();
-    const auto finish = [&](int64_t first, int64_t count) {
-      float* at = output + first * width;
-      if (dense->norm) dense->norm->apply(dense->kernels_, at, at, count, width);
-    };
-    dense->product.run({input, dense->product.inputs(), rows, {output, width, nullptr, dense->activation}},
-                       Pool::Turn(pool), finish);
+    check_rows(rows, output);
+    if (rows > 0) need(input, "input"), dense->run(input, rows, output, Pool::Turn(pool));
   });
 }
-int64_t fb_dense_bytes(const fb_dense* dense) { return dense ? dense->product.bytes() : 0; }
+int64_t fb_dense_bytes(const fb_dense* dense) { return dense ? dense->bytes() : 0; }
 void fb_dense_destroy(fb_dense* dense) { delete dense; }
 
 fb_status fb_embedding_create(const fb_embedding_spec* spec, fb_embedding** embedding, fb_error* error) {
   return guard(error, [&] {
     need(embedding, "embedding");
-    *embedding = new fb_embedding(versioned(spec, "spec"));
+    *embedding = new fb_embedding(sized(spec, "spec"));
   });
 }
 fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, const int64_t* ids, const int64_t* positions,
-                           const int64_t* kinds, float* output, fb_pool* pool, fb_error* error) {
+                           const int64_t* token_types, float* output, fb_pool* pool, fb_error* error) {
   return guard(error, [&] {
     need(embedding, "embedding");
-    if (rows < 0) throw Invalid("%lld rows", static_cast<long long>(rows));
-    if (rows > 0) need(output, "output"), embedding->run(rows, ids, positions, kinds, output, Pool::Turn(pool));
+    check_rows(rows, output);
+    if (rows > 0) embedding->run(rows, ids, positions, token_types, output, Pool::Turn(pool));
   });
 }
 void fb_embedding_destroy(fb_embedding* embedding) { delete embedding; }
 
-fb_status fb_quantize(const fb_matrix* matrix, int8_t* values, float* scales, fb_pool* pool, fb_error* error) {
+fb_status fb_quantize(const fb_matrix* given, int8_t* values, float* scales, fb_pool* pool, fb_error* error) {
   return guard(error, [&] {
-    need(matrix, "matrix");
-    check_matrix(*matrix, "matrix");
+    const fb_matrix matrix = checked(given, "matrix");
     need(values, "values"), need(scales, "scales");
     const Kernels& table = kernels();
-    Pool::Turn(pool).run(matrix->rows, [&](int64_t row, Arena& arena) {
-      float* floats = arena.take<float>(matrix->columns);
-      read_row(*matrix, row, floats);
-      check_finite(floats, matrix->columns, "row " + std::to_string(row));
-      scales[row] = table.quantize_weights(floats, matrix->columns, values + row * matrix->columns);
+    Pool::Turn(pool).run(matrix.rows, [&](int64_t row, Arena& arena) {
+      float* floats = arena.take<float>(matrix.columns);
+      read_row(matrix, row, floats);
+      check_finite(floats, matrix.columns, "row " + std::to_string(row));
+      scales[row] = table.quantize_weights(floats, matrix.columns, values + row * matrix.columns);
     });
   });
 }

@@ -12,11 +12,14 @@ constexpr int64_t kQueryRows = 48;  // scores of this many rows at a time
 void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence, int64_t head,
                  const float* qkv, float* context, Arena& arena) {
   const Gemm& gemm = shape.bf16 ? kernels.bf16 : kernels.f32;
-  const int64_t query_width = shape.heads * shape.key_size, value_width = shape.heads * shape.value_size;
-  const int64_t stride = 2 * query_width + value_width, count = static_cast<int64_t>(sequence.keys.size());
-  const float* queries = qkv + sequence.first * stride + head * shape.key_size;
-  const float* keys = queries + query_width;
-  const float* values = qkv + sequence.first * stride + 2 * query_width + head * shape.value_size;
+  const int64_t query_width = shape.heads * shape.key_size, key_width = shape.key_heads * shape.key_size;
+  const int64_t stride = query_width + key_width + shape.key_heads * shape.value_size;
+  const int64_t context_width = shape.heads * shape.value_size, count = static_cast<int64_t>(sequence.keys.size());
+  const int64_t key_head = head * shape.key_heads / shape.heads;
+  const float* own = qkv + sequence.first * stride;
+  const float* queries = own + head * shape.key_size;
+  const float* keys = own + query_width + key_head * shape.key_size;
+  const float* values = own + query_width + key_width + key_head * shape.value_size;
 
   auto* packed_keys = arena.take<uint8_t>(packed_elements(gemm, shape.key_size, count) * gemm.weight_bytes);
   auto* packed_values = arena.take<uint8_t>(packed_elements(gemm, count, shape.value_size) * gemm.weight_bytes);
@@ -44,7 +47,7 @@ void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequ
     gemm.soften(scores, padded, rows, count, shape.scale, bias, shape.bias_stride[2], shape.bias_stride[3], prepared,
                 share);
     gemm.multiply({prepared, share, nullptr}, rows, value_weights, 0, panels(gemm, shape.value_size),
-                  {context + (sequence.first + first) * value_width + head * shape.value_size, value_width});
+                  {context + (sequence.first + first) * context_width + head * shape.value_size, context_width});
   }
 }
 

@@ -15,7 +15,7 @@ struct Sequence {
 };
 
 struct AttentionShape {
-  int64_t heads, key_size, value_size;
+  int64_t heads, key_heads, key_size, value_size;  // heads in groups of heads / key_heads share keys and values
   float scale;
   bool bf16;
   int64_t bias_stride[4];

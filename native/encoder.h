@@ -1,23 +1,11 @@
-// The encoder: layers of products and attention over ragged rows, in waves that fit the cache.
+// The encoder: packed blocks and the order they run in, over ragged rows, in waves that fit the cache.
 #pragma once
+#include <optional>
 #include <vector>
 
-#include "attention.h"
-#include "gemm.h"
+#include "block.h"
 
 namespace fusebert {
-
-// A LayerNorm that owns its numbers.
-class Norm {
- public:
-  Norm(const fb_norm& norm, int64_t width, const std::string& name);
-  void apply(const Kernels& kernels, const float* in, float* out, int64_t rows, int64_t stride) const;
-
- private:
-  int64_t width_;
-  float epsilon_;
-  Array<float> gain_, bias_;
-};
 
 class Encoder {
  public:
@@ -25,21 +13,24 @@ class Encoder {
   int64_t bytes() const;
   void run(const fb_run& run) const;
 
+  const Kernels& kernels() const { return kernels_; }
+  int64_t hidden() const { return hidden_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+  // How often a block is run, and which one at each place.
+  size_t places() const { return order_.size(); }
+  const Block& at(size_t place) const { return blocks_[order_[place]]; }
+  // What the rows go through before the block at a place reads them, or, past the last, before they are the answer.
+  const Norm* norm_before(size_t place) const;
+
  private:
-  struct Layer {
-    Layer(const Kernels& kernels, const fb_layer& layer, int64_t hidden, const std::string& name, Arena& store,
-          const Pool::Turn& turn);
-    Product qkv, attention_out, ffn_in, ffn_out;
-    Norm attention_norm, output_norm;
-    AttentionShape shape;
-    int32_t activation;
-  };
-  class Wave;
+  void check(const fb_run& run) const;
 
   const Kernels& kernels_;
   int64_t hidden_;
   Arena store_;  // of all weights
-  std::vector<Layer> layers_;
+  std::vector<Block> blocks_;
+  std::vector<size_t> order_;
+  std::optional<Norm> final_;
 };
 
 }  // namespace fusebert

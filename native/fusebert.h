@@ -1,9 +1,9 @@
 /* The C ABI of the fused encoder: everything a host (Python, TensorFlow, ONNX Runtime) may call.
  *
- * Sizes + weights + precision per product -> an immutable encoder; ragged rows in -> rows out.
+ * Blocks of weights, with the precision of every product -> an immutable encoder; ragged rows in -> rows out.
  * Rules that hold everywhere:
- *  - Structs that may grow begin with `size` = sizeof the caller's struct. Fields a caller does not know are zero,
- *    and zero always means the default. Fields are only ever appended.
+ *  - Structs begin with `size` = sizeof the caller's struct. Fields a caller does not know are zero, and zero always
+ *    means the default. Fields are only ever appended.
  *  - A call returns FB_OK or an error status with one sentence in `error` (may be NULL). No exception crosses.
  *  - Encoders and denses never change after creation, so any number of threads may run one at the same time.
  *  - There is no global state. The environment variable FUSEBERT_ISA, read at creation, forces an instruction set.
@@ -24,64 +24,98 @@ typedef struct fb_error {
   char message[512];
 } fb_error;
 
-/* Element types of weights; the first, second and last are also the precisions of a product. */
-typedef enum fb_type { FB_F32 = 0, FB_BF16 = 1, FB_F16 = 2, FB_S8 = 3 } fb_type;
-typedef enum fb_activation {
-  FB_IDENTITY = 0,
-  FB_GELU_ERF = 1,
-  FB_GELU_TANH = 2,
-  FB_GELU_QUICK = 3,
-  FB_RELU = 4,
-  FB_TANH = 5
-} fb_activation;
+/* Lists of names with their numbers, which nothing else repeats: each(NAME, name, number) for every entry. */
+#define FB_TYPE_LIST(each) each(F32, f32, 0) each(BF16, bf16, 1) each(F16, f16, 2) each(S8, s8, 3)
+#define FB_ACTIVATION_LIST(each)                                                        \
+  each(IDENTITY, identity, 0) each(GELU_ERF, gelu_erf, 1) each(GELU_TANH, gelu_tanh, 2) \
+      each(GELU_QUICK, gelu_quick, 3) each(RELU, relu, 4) each(TANH, tanh, 5)
+#define FB_NORM_LIST(each) each(LAYER_NORM, layer, 0) each(RMS_NORM, rms, 1)
+#define FB_ENUMERATOR(NAME, name, number) FB_##NAME = number,
+/* Element types of weights; f32, bf16 and s8 are also the precisions of a product. */
+typedef enum fb_type { FB_TYPE_LIST(FB_ENUMERATOR) } fb_type;
+typedef enum fb_activation { FB_ACTIVATION_LIST(FB_ENUMERATOR) } fb_activation;
+typedef enum fb_norm_kind { FB_NORM_LIST(FB_ENUMERATOR) } fb_norm_kind;
+#undef FB_ENUMERATOR
 
-/* A weight matrix read through strides (in elements), so that both [out, in] and [in, out] storage fit. */
+/* What follows describes an encoder, from its matrices up. Structs hold each other by pointer; NULL: not there. They
+ * are read while the encoder is made, and not needed afterwards. */
+
+/* A matrix read through strides (in elements), so that both [out, in] and [in, out] storage fit. */
 typedef struct fb_matrix {
+  uint32_t size;
+  int32_t type; /* fb_type */
   const void* data;
   int64_t rows, columns;
   int64_t row_stride, column_stride;
   const float* scales; /* FB_S8 only: value = data * scales[row] */
-  int32_t type;        /* fb_type */
 } fb_matrix;
 
-typedef struct fb_linear { /* y = x * weight^T + bias; weight is [outputs, inputs] */
-  fb_matrix weight;
-  const float* bias; /* or NULL */
-  /* [inputs] or NULL. Where the product is FB_S8, inputs are divided by these before they are quantised, and weights
-   * multiplied; an FB_S8 weight has been multiplied already. Query, key and value share theirs. */
-  const float* input_scales;
-} fb_linear;
-
-typedef struct fb_norm { /* LayerNorm over a row; either pointer may be NULL (gain 1, bias 0) */
-  const float *gain, *bias;
+/* A norm over a row. FB_LAYER_NORM: (x - mean) / sqrt(variance + epsilon) * gain + bias; FB_RMS_NORM: the same without
+ * the mean, x / sqrt(mean square + epsilon) * gain + bias. */
+typedef struct fb_norm {
+  uint32_t size;
+  int32_t kind;             /* fb_norm_kind */
+  const float *gain, *bias; /* NULL: gain 1, bias 0 */
   float epsilon;
 } fb_norm;
 
-/* How one product is computed. FB_S8: signed weights per output channel, unsigned inputs with scale and zero point
- * per row, found on the fly; or, when input_min < input_max, from that fixed range. */
-typedef struct fb_plan {
-  int32_t precision; /* FB_F32, FB_BF16 or FB_S8 */
-  float input_min, input_max;
-} fb_plan;
+/* y = x * weight^T + bias, and how that product is computed. FB_S8: signed weights per output channel, unsigned inputs
+ * with scale and zero point per row, found on the fly; or, where low < high, from that fixed range. Linears that share
+ * an input (query, key and value) are one product: precision, range and input scales must be the same. */
+typedef struct fb_linear {
+  uint32_t size;
+  int32_t precision;       /* FB_F32, FB_BF16 or FB_S8 */
+  const fb_matrix* weight; /* [outputs, inputs] */
+  const float* bias;       /* [outputs] or NULL */
+  /* [inputs] or NULL. Where the product is FB_S8, inputs are divided by these before they are quantised, and weights
+   * multiplied; an FB_S8 weight has been multiplied already. */
+  const float* input_scales;
+  float low, high;
+} fb_linear;
 
-enum { FB_QKV = 0, FB_ATTENTION_OUT = 1, FB_FFN_IN = 2, FB_FFN_OUT = 3, FB_PRODUCTS = 4 };
+/* What attention knows of places in a sequence besides its rows. Reserved: none is supported yet. */
+typedef struct fb_position {
+  uint32_t size;
+  int32_t kind;
+  const float* table[2];
+  int64_t count, reach;
+  int32_t buckets;
+} fb_position;
 
-typedef struct fb_layer { /* post-LayerNorm; every layer has its own sizes, taken from its weights */
-  fb_linear query, key, value, attention_out, ffn_in, ffn_out;
-  fb_norm attention_norm, output_norm;
-  fb_plan plan[FB_PRODUCTS];
-  int32_t attention; /* precision of the score and context products: FB_F32 or FB_BF16 */
+typedef struct fb_attention { /* sizes are those of the weights: a key has query->rows / heads numbers */
+  uint32_t size;
   int32_t heads;
-  int32_t activation; /* fb_activation, of ffn_in */
-  float scale;        /* scores are multiplied by it; 0: one over the square root of a key's size */
-} fb_layer;
+  int32_t key_heads; /* 0: as many; fewer: groups of heads share keys and values */
+  int32_t precision; /* of the score and context products: FB_F32 or FB_BF16 */
+  float scale;       /* scores are multiplied by it; 0: one over the square root of a key's size */
+  int32_t window;    /* reserved: 0 */
+  const fb_linear *query, *key, *value, *out;
+  const fb_norm *query_norm, *key_norm; /* reserved: NULL */
+  const fb_position* position;          /* reserved: NULL */
+} fb_attention;
+
+typedef struct fb_feed_forward { /* down(activation(up(x))) */
+  uint32_t size;
+  int32_t activation;                /* fb_activation */
+  const fb_linear *up, *gate, *down; /* gate is reserved: NULL */
+} fb_feed_forward;
+
+typedef struct fb_block { /* x = after(x + branch(body(before(x)))); one of the two bodies, and any of the norms */
+  uint32_t size;
+  const fb_norm* before;
+  const fb_attention* attention;
+  const fb_feed_forward* feed_forward;
+  const fb_norm *branch, *after;
+} fb_block;
 
 typedef struct fb_encoder_spec {
   uint32_t size;
-  uint32_t layer_size; /* sizeof(fb_layer) of the caller */
-  const fb_layer* layers;
-  int32_t layer_count;
   int32_t hidden;
+  int32_t block_count, order_count;
+  const fb_block* const* blocks;
+  const int32_t*
+      order; /* [order_count] numbers of blocks: one that is named again is packed once. NULL: each in turn */
+  const fb_norm* final; /* of the last block's rows */
 } fb_encoder_spec;
 
 /* Threads are an object of their own, shared by whatever runs on them; calls on one pool queue up. NULL where a pool is
@@ -105,6 +139,11 @@ FB_API int32_t fb_cores(const char* root);
 FB_API fb_status fb_isa(const char** name, fb_error* error);
 FB_API const char* fb_isa_supported(int32_t index);
 
+/* The name of a number of fb_activation, fb_type or fb_norm_kind; NULL past the last. */
+FB_API const char* fb_activation_name(int32_t activation);
+FB_API const char* fb_type_name(int32_t type);
+FB_API const char* fb_norm_name(int32_t kind);
+
 typedef struct fb_encoder fb_encoder;
 FB_API fb_status fb_encoder_create(const fb_encoder_spec* spec, fb_pool* pool, fb_encoder** encoder, fb_error* error);
 FB_API int64_t fb_encoder_bytes(const fb_encoder* encoder); /* memory held by the packed weights */
@@ -119,15 +158,17 @@ typedef struct fb_profile {
 } fb_profile;
 FB_API const char* fb_step_name(int32_t step); /* NULL past the last */
 
-/* Called with the input rows of every product, in order, from the calling thread. */
+/* Called with the input rows of every product, in order, from the calling thread: the place in the encoder's order, and
+ * 0 for the product that begins the block there (query, key and value, or up), 1 for the one that ends it. */
 typedef struct fb_observer {
+  uint32_t size;
   void* user;
-  void (*rows)(void* user, int32_t layer, int32_t product, const float* data, int64_t rows, int64_t width);
+  void (*rows)(void* user, int32_t place, int32_t product, const float* data, int64_t rows, int64_t width);
 } fb_observer;
 
 typedef struct fb_run {
   uint32_t size;
-  int32_t hidden_state_count; /* 0, or the encoder's layer count */
+  int32_t tap_count;
   int64_t sequences;
   const int64_t* offsets; /* [sequences + 1]; sequence i is rows offsets[i] .. offsets[i + 1] - 1; offsets[0] = 0 */
   const float* input;     /* [rows, hidden] */
@@ -140,8 +181,11 @@ typedef struct fb_run {
   /* Added to the scaled scores: bias + sequence * stride[0] + head * [1] + query * [2] + key * [3]; may be NULL. */
   const float* bias;
   int64_t bias_stride[4];
-  /* [hidden_state_count] outputs of every layer, each laid out like output; a layer's may be NULL: not wanted. */
-  float* const* hidden_states;
+  /* [tap_count] different places in the encoder's order, and the rows after each, laid out like output. A state may be
+   * NULL: not wanted. */
+  const int32_t* taps;
+  float* const* states;
+  const int32_t* positions; /* reserved: NULL */
   fb_pool* pool;
   fb_profile* profile;
   const fb_observer* observer; /* runs on the calling thread alone */
@@ -149,15 +193,13 @@ typedef struct fb_run {
 } fb_run;
 FB_API fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* run, fb_error* error);
 
-/* One product by itself, for the parts around the encoder: y = norm(activation(x * W^T + b)); norm only if has_norm. */
+/* One product by itself, for the parts around the encoder: y = norm(activation(x * W^T + b)). */
 typedef struct fb_dense fb_dense;
 typedef struct fb_dense_spec {
   uint32_t size;
   int32_t activation;
-  fb_linear linear;
-  fb_plan plan;
-  int32_t has_norm;
-  fb_norm norm;
+  const fb_linear* linear;
+  const fb_norm* norm; /* or NULL */
 } fb_dense_spec;
 FB_API fb_status fb_dense_create(const fb_dense_spec* spec, fb_pool* pool, fb_dense** dense, fb_error* error);
 FB_API fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t rows, float* output, fb_pool* pool,
@@ -165,22 +207,24 @@ FB_API fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t
 FB_API int64_t fb_dense_bytes(const fb_dense* dense);
 FB_API void fb_dense_destroy(fb_dense* dense);
 
-/* Embeddings: norm(word[ids] + position[positions] + kind[kinds]). The tables are not copied: they must outlive the
- * embedding. kind.data may be NULL, and kinds then is. Every index is checked. */
+/* Embeddings: norm(word[ids] + position[positions] + token_type[token_types]). The tables' numbers are not copied: they
+ * must outlive the embedding. All but word may be NULL, and so are the indices of a table that is. Every index is
+ * checked. */
 typedef struct fb_embedding fb_embedding;
 typedef struct fb_embedding_spec {
   uint32_t size;
-  fb_matrix word, position, kind; /* [entries, width]; FB_F32, FB_BF16 or FB_F16 */
-  fb_norm norm;
+  const fb_matrix *word, *position, *token_type; /* [entries, width]; FB_F32, FB_BF16 or FB_F16 */
+  const fb_norm* norm;
 } fb_embedding_spec;
 FB_API fb_status fb_embedding_create(const fb_embedding_spec* spec, fb_embedding** embedding, fb_error* error);
 FB_API fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, const int64_t* ids,
-                                  const int64_t* positions, const int64_t* kinds, float* output, fb_pool* pool,
+                                  const int64_t* positions, const int64_t* token_types, float* output, fb_pool* pool,
                                   fb_error* error);
 FB_API void fb_embedding_destroy(fb_embedding* embedding);
 
-/* Quantises a float matrix as FB_S8 products do: per row, the scale with the least squared error among those whose
- * neighbouring values (0 and 1, 2 and 3, ...) add up to at most 128 and at least -128. FB_S8 rows that exceed this are
+/* Quantises a float matrix as FB_S8 products do: per row, the scale with the least squared error. Of eight values in a
+ * row the first, second, fifth and sixth add up to at most 128, the positive ones and the negative ones, and so do the
+ * other four: on machines without VNNI four products of bytes are added in 16 bits. FB_S8 weights that exceed this are
  * quantised again where they are used. values is [rows, columns] without gaps, scales [rows]. */
 FB_API fb_status fb_quantize(const fb_matrix* matrix, int8_t* values, float* scales, fb_pool* pool, fb_error* error);
 

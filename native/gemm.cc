@@ -6,26 +6,18 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
 #include "error.h"
 #include "halves.h"
+#include "levels.h"
 
 namespace fusebert {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond every model, far below overflow
-constexpr int64_t kLongestSum = 65536;          // inputs whose byte products surely fit 32 bits
-constexpr int64_t kStrips = 8;                  // for each thread, so that one which is slowed down takes fewer
-constexpr int64_t kOwnRows = 64;                // for each thread, from which on it pays that each reads all weights
-
-template <class T, class Convert>
-void read_as(const fb_matrix& matrix, int64_t row, float* to, Convert convert) {
-  const T* from = static_cast<const T*>(matrix.data) + row * matrix.row_stride;
-  if (matrix.column_stride == 1)
-    for (int64_t i = 0; i < matrix.columns; ++i) to[i] = convert(from[i]);
-  else
-    for (int64_t i = 0; i < matrix.columns; ++i) to[i] = convert(from[i * matrix.column_stride]);
-}
+constexpr int64_t kLongestSum = 65536;  // inputs whose byte products surely fit 32 bits
+constexpr int64_t kStrips = 8;          // for each thread, so that one which is slowed down takes fewer
+constexpr int64_t kOwnRows = 64;        // for each thread, from which on it pays that each reads all weights
 
 // Panels of columns, see kernels.h; Weight is float, uint16_t (bf16) or int8_t.
 template <class Weight, class Convert>
@@ -36,18 +28,6 @@ void place_column(const Gemm& gemm, void* packed, int64_t inputs, int64_t output
   for (int64_t i = 0; i < inputs; ++i) to[i / gemm.group * width * gemm.group + i % gemm.group] = convert(i);
 }
 
-bool sums_fit(const int8_t* levels, int64_t count) {
-  int most = 0;
-  for (int64_t first = 0; first < count; first += 8)
-    for (int64_t half = 0; half < 2; ++half) {
-      int above = 0, below = 0;
-      for (int64_t i : {0, 1, 4, 5})
-        if (const int64_t at = first + 2 * half + i; at < count) (levels[at] > 0 ? above : below) += levels[at];
-      most = std::max({most, above, -below});
-    }
-  return most <= kSumLimit;
-}
-
 uint16_t bf16_bits(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -56,64 +36,22 @@ uint16_t bf16_bits(float x) {
 
 }  // namespace
 
-void check_finite(const float* values, int64_t count, const std::string& name) {
-  float sum = 0;  // of zeros, unless something is broken: quick to compute for the common case
-  for (int64_t i = 0; i < count; ++i) sum += values[i] * 0.0f;
-  if (sum == 0.0f) return;
-  for (int64_t i = 0; i < count; ++i)
-    if (!std::isfinite(values[i]))
-      throw Invalid("%s: value %lld is not finite", name.c_str(), static_cast<long long>(i));
-}
-
-void check_matrix(const fb_matrix& matrix, const std::string& name) {
-  if (!matrix.data) throw Invalid("%s: no data", name.c_str());
-  if (matrix.type < FB_F32 || matrix.type > FB_S8)
-    throw Invalid("%s: unknown element type %d", name.c_str(), matrix.type);
-  if (matrix.type == FB_S8 && !matrix.scales) throw Invalid("%s: 8-bit weights need scales", name.c_str());
-  for (const int64_t size : {matrix.rows, matrix.columns})
-    if (size < 1 || size > kLargest)
-      throw Invalid("%s: size %lld is not between 1 and %lld", name.c_str(), static_cast<long long>(size),
-                    static_cast<long long>(kLargest));
-}
-
-void read_row(const fb_matrix& matrix, int64_t row, float* to) {
-  switch (matrix.type) {
-    case FB_F32: return read_as<float>(matrix, row, to, [](float x) { return x; });
-    case FB_BF16: return read_as<uint16_t>(matrix, row, to, bf16_value);
-    case FB_F16: return read_as<uint16_t>(matrix, row, to, half_value);
-    default: {
-      const float scale = matrix.scales[row];
-      return read_as<int8_t>(matrix, row, to, [scale](int8_t x) { return static_cast<float>(x) * scale; });
-    }
-  }
-}
-
-Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const fb_plan& plan, const std::string& name,
-                 Arena& store, const Pool::Turn& turn) {
-  for (const fb_linear& part : parts) {
-    check_matrix(part.weight, name + " weight");
-    outputs_ += part.weight.rows;
-    if (part.weight.columns != parts[0].weight.columns)
-      throw Invalid("%s: its parts read inputs of %lld and %lld", name.c_str(),
-                    static_cast<long long>(parts[0].weight.columns), static_cast<long long>(part.weight.columns));
-  }
-  inputs_ = parts[0].weight.columns;
-  quantized_ = plan.precision == FB_S8;
-  range_ = {plan.input_min, plan.input_max};
-  if (!std::isfinite(range_.low) || !std::isfinite(range_.high) || range_.low > range_.high)
-    throw Invalid("%s: the input range %g to %g is not one", name.c_str(), range_.low, range_.high);
-  range_ = range_.low < range_.high ? Range{std::min(range_.low, 0.0f), std::max(range_.high, 0.0f)} : range_;
-  switch (plan.precision) {
+Product::Product(const Kernels& kernels, std::span<const Linear> parts, const std::string& name, Arena& store,
+                 const Pool::Turn& turn)
+    : inputs_(parts[0].matrix.columns), quantized_(parts[0].precision == FB_S8) {
+  switch (parts[0].precision) {
     case FB_F32: gemm_ = &kernels.f32; break;
     case FB_BF16: gemm_ = &kernels.bf16; break;
     case FB_S8: gemm_ = &kernels.s8; break;
-    default: throw Invalid("%s: precision %d is not FB_F32, FB_BF16 or FB_S8", name.c_str(), plan.precision);
+    default: throw Invalid("%s: precision %d is not FB_F32, FB_BF16 or FB_S8", name.c_str(), parts[0].precision);
   }
+  check_agreement(parts, name);
+  for (const Linear& part : parts) outputs_ += part.matrix.rows;
   if (quantized_ && inputs_ > kLongestSum)
     throw Invalid("%s: 8-bit products take at most %lld inputs, not %lld; use bf16", name.c_str(),
                   static_cast<long long>(kLongestSum), static_cast<long long>(inputs_));
-
-  if (quantized_) take_input_scales(parts, name, store);
+  take_range(parts[0], name);
+  if (quantized_ && parts[0].input_scales) take_input_scales(parts[0].input_scales, name, store);
 
   const int64_t padded = round_up(outputs_, gemm_->vector);
   const int64_t bytes = packed_elements(*gemm_, inputs_, outputs_) * gemm_->weight_bytes;
@@ -127,57 +65,41 @@ Product::Product(const Kernels& kernels, std::span<const fb_linear> parts, const
     std::fill_n(scale_, padded, 0.0f);
     std::fill_n(sum_, padded, 0);
   }
-
   int64_t first = 0;
-  for (const fb_linear& part : parts) {
-    const fb_matrix& weight = part.weight;
-    if (part.bias) {
-      check_finite(part.bias, weight.rows, name + " bias");
-      std::copy_n(part.bias, weight.rows, bias_ + first);
-    }
-    constexpr int64_t kChunk = 64;
-    turn.run((weight.rows + kChunk - 1) / kChunk, [&](int64_t task, Arena& arena) {
-      float* row = arena.take<float>(inputs_);
-      int8_t* levels = arena.take<int8_t>(inputs_);
-      for (int64_t r = task * kChunk; r < std::min(weight.rows, (task + 1) * kChunk); ++r) {
-        const int64_t column = first + r;
-        read_row(weight, r, row);
-        if (factors_ && weight.type != FB_S8)
-          for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
-        check_finite(row, inputs_, name + " weight row " + std::to_string(r));
-        if (plan.precision == FB_F32) {
-          place_column<float>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
-        } else if (plan.precision == FB_BF16 && gemm_->weight_bytes == 4) {
-          place_column<float>(*gemm_, weights_, inputs_, outputs_, column,
-                              [&](int64_t i) { return bf16_value(bf16_bits(row[i])); });
-        } else if (plan.precision == FB_BF16) {
-          place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
-                                 [&](int64_t i) { return bf16_bits(row[i]); });
-        } else {
-          if (weight.type == FB_S8)
-            for (int64_t i = 0; i < inputs_; ++i)
-              levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
-          const bool ready = weight.type == FB_S8 && sums_fit(levels, inputs_);
-          scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
-          int32_t total = 0;
-          for (int64_t i = 0; i < inputs_; ++i) total += levels[i];
-          sum_[column] = total;
-          place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
-        }
-      }
-    });
-    first += weight.rows;
+  for (const Linear& part : parts) {
+    pack(kernels, part, first, name, turn);
+    first += part.matrix.rows;
   }
 }
 
-void Product::take_input_scales(std::span<const fb_linear> parts, const std::string& name, Arena& store) {
-  const float* scales = parts[0].input_scales;
-  for (const fb_linear& part : parts) {
-    const bool same = part.input_scales == scales ||
-                      (part.input_scales && scales && std::equal(scales, scales + inputs_, part.input_scales));
-    if (!same) throw Invalid("%s: its parts have different input scales", name.c_str());
+// Parts that lie side by side are one product of one input.
+void Product::check_agreement(std::span<const Linear> parts, const std::string& name) const {
+  const Linear& first = parts[0];
+  const auto same_scales = [&](const float* scales) {
+    return scales == first.input_scales ||
+           (scales && first.input_scales && std::equal(scales, scales + inputs_, first.input_scales));
+  };
+  for (const Linear& part : parts) {
+    if (part.matrix.columns != inputs_)
+      throw Invalid("%s: its parts read inputs of %lld and %lld", name.c_str(), static_cast<long long>(inputs_),
+                    static_cast<long long>(part.matrix.columns));
+    if (part.precision != first.precision) throw Invalid("%s: its parts have different precisions", name.c_str());
+    if (!quantized_) continue;
+    if (part.low != first.low || part.high != first.high)
+      throw Invalid("%s: its parts have different input ranges", name.c_str());
+    if (!same_scales(part.input_scales)) throw Invalid("%s: its parts have different input scales", name.c_str());
   }
-  if (!scales) return;
+}
+
+void Product::take_range(const Linear& part, const std::string& name) {
+  const auto [low, high] = std::pair(part.low, part.high);
+  if (!std::isfinite(low) || !std::isfinite(high) || low > high)
+    throw Invalid("%s: the input range is %g to %g; both must be finite, the first the lower one", name.c_str(), low,
+                  high);
+  range_ = low < high ? Range{std::min(low, 0.0f), std::max(high, 0.0f)} : Range{low, high};
+}
+
+void Product::take_input_scales(const float* scales, const std::string& name, Arena& store) {
   if (range_.low < range_.high) throw Invalid("%s: give input scales or a fixed input range, not both", name.c_str());
   factors_ = store.take<float>(inputs_);
   for (int64_t i = 0; i < inputs_; ++i) {
@@ -185,6 +107,45 @@ void Product::take_input_scales(std::span<const fb_linear> parts, const std::str
     if (!(scales[i] > 0) || !std::isfinite(scales[i]) || !std::isfinite(factors_[i]))
       throw Invalid("%s: input scale %lld is not positive", name.c_str(), static_cast<long long>(i));
   }
+}
+
+// One part, in the columns from `first` on.
+void Product::pack(const Kernels& kernels, const Linear& part, int64_t first, const std::string& name,
+                   const Pool::Turn& turn) {
+  const fb_matrix& weight = part.matrix;
+  if (part.bias) {
+    check_finite(part.bias, weight.rows, name + " bias");
+    std::copy_n(part.bias, weight.rows, bias_ + first);
+  }
+  constexpr int64_t kChunk = 64;
+  turn.run((weight.rows + kChunk - 1) / kChunk, [&](int64_t task, Arena& arena) {
+    float* row = arena.take<float>(inputs_);
+    int8_t* levels = arena.take<int8_t>(inputs_);
+    for (int64_t r = task * kChunk; r < std::min(weight.rows, (task + 1) * kChunk); ++r) {
+      const int64_t column = first + r;
+      read_row(weight, r, row);
+      if (factors_ && weight.type != FB_S8)
+        for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
+      check_finite(row, inputs_, name + " weight row " + std::to_string(r));
+      if (part.precision == FB_F32) {
+        place_column<float>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return row[i]; });
+      } else if (part.precision == FB_BF16 && gemm_->weight_bytes == 4) {
+        place_column<float>(*gemm_, weights_, inputs_, outputs_, column,
+                            [&](int64_t i) { return bf16_value(bf16_bits(row[i])); });
+      } else if (part.precision == FB_BF16) {
+        place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
+                               [&](int64_t i) { return bf16_bits(row[i]); });
+      } else {
+        if (weight.type == FB_S8)
+          for (int64_t i = 0; i < inputs_; ++i)
+            levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
+        const bool ready = weight.type == FB_S8 && sums_fit(levels, inputs_);
+        scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
+        sum_[column] = std::accumulate(levels, levels + inputs_, int32_t{0});
+        place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
+      }
+    }
+  });
 }
 
 int64_t Product::bytes() const {

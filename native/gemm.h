@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels.h"
+#include "matrix.h"
 #include "memory.h"
 #include "threads.h"
 
@@ -25,8 +26,8 @@ class Product {
  public:
   // Packs the parts side by side as one product (query, key and value share their input) into `store`, which must live
   // as long. `name` is for error messages.
-  Product(const Kernels& kernels, std::span<const fb_linear> parts, const fb_plan& plan, const std::string& name,
-          Arena& store, const Pool::Turn& turn);
+  Product(const Kernels& kernels, std::span<const Linear> parts, const std::string& name, Arena& store,
+          const Pool::Turn& turn);
 
   int64_t inputs() const { return inputs_; }
   int64_t outputs() const { return outputs_; }
@@ -50,7 +51,10 @@ class Product {
                 int64_t strips) const;
   void run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
   void run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
-  void take_input_scales(std::span<const fb_linear> parts, const std::string& name, Arena& store);
+  void check_agreement(std::span<const Linear> parts, const std::string& name) const;
+  void take_range(const Linear& part, const std::string& name);
+  void take_input_scales(const float* scales, const std::string& name, Arena& store);
+  void pack(const Kernels& kernels, const Linear& part, int64_t first, const std::string& name, const Pool::Turn& turn);
 
   const Gemm* gemm_;
   int64_t inputs_ = 0, outputs_ = 0;
@@ -61,12 +65,5 @@ class Product {
   float* factors_ = nullptr;  // of the inputs' columns, or null
   int32_t* sum_ = nullptr;
 };
-
-// Reads one row of a matrix of any type as floats.
-void read_row(const fb_matrix& matrix, int64_t row, float* to);
-// Throws Invalid unless the matrix has data, a known type, positive sizes, and scales where they are needed.
-void check_matrix(const fb_matrix& matrix, const std::string& name);
-// Throws Invalid at a value that is not finite.
-void check_finite(const float* values, int64_t count, const std::string& name);
 
 }  // namespace fusebert

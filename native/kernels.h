@@ -10,9 +10,6 @@
 namespace fusebert {
 
 constexpr int64_t kBlockRows = 96;  // that a product takes at a time
-// In int8, of eight weights in a row the first, second, fifth and sixth may add up to so much, the positive ones and
-// the negative ones, and so may the other four: times the 255 levels of an input, their sum still fits 16 bits.
-constexpr int kSumLimit = 128;
 
 // Input rows in the form a product reads: tiles of rows, interleaved.
 struct InputRows {
@@ -70,11 +67,11 @@ struct Gemm {
 struct Kernels {
   const char* name;
   Gemm f32, bf16, s8;
-  // out = LayerNorm(in); gain and bias may be null; in and out may be the same.
-  void (*layer_norm)(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
-                     const fb_norm& norm);
-  // Quantises one row of weights to [-127, 127], within kSumLimit, with the scale of least squared
-  // error; returns the scale.
+  // out = norm(in), by kind; gain and bias may be null; in and out may be the same.
+  void (*norm[2])(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
+                  const fb_norm& norm);
+  // Quantises one row of weights to [-127, 127], within kSumLimit (levels.h), with the scale of least squared error;
+  // returns the scale.
   float (*quantize_weights)(const float* row, int64_t width, int8_t* values);
 };
 

@@ -1,8 +1,12 @@
 """Encoders of any sizes with random weights, for tests and for what is measured against them."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from fusebert.values.blocks import Encoder, Layer, Linear, Norm
+from fusebert.values.blocks import Block, Encoder, Linear, Norm
+from fusebert.values.traverse import post_norm_layer
 
 
 def random_encoder(
@@ -22,13 +26,23 @@ def random_encoder(
             random.normal(1, 0.2, hidden).astype(np.float32), random.normal(0, 0.2, hidden).astype(np.float32), epsilon
         )
 
-    made = [
-        Layer(
-            query=linear(heads * key_size, hidden), key=linear(heads * key_size, hidden),
-            value=linear(heads * value_size, hidden), attention_out=linear(hidden, heads * value_size),
-            attention_norm=norm(1e-5 * (i + 1)), ffn_in=linear(inner + i, hidden), ffn_out=linear(hidden, inner + i),
-            output_norm=norm(1e-12), heads=heads, activation="gelu_erf", scale=0.3 + i,
-        )
-        for i in range(layers)
-    ]  # fmt: skip
-    return Encoder(hidden, tuple(made))
+    blocks: list[Block] = []
+    for i in range(layers):
+        made = {
+            "attention.query": linear(heads * key_size, hidden), "attention.key": linear(heads * key_size, hidden),
+            "attention.value": linear(heads * value_size, hidden), "attention.out": linear(hidden, heads * value_size),
+            "attention.after": norm(1e-5 * (i + 1)), "feed_forward.up": linear(inner + i, hidden),
+            "feed_forward.down": linear(hidden, inner + i), "feed_forward.after": norm(1e-12),
+        }  # fmt: skip
+        blocks += post_norm_layer(made.__getitem__, heads, "gelu_erf", 0.3 + i)
+    return Encoder.of(hidden, tuple(blocks))
+
+
+def changed(block: Block, **parts: Any) -> Block:
+    """The block with other parts in its body."""
+    return replace(block, body=replace(block.body, **parts))
+
+
+def first_layers(encoder: Encoder, count: int) -> Encoder:
+    """The encoder's first layers, of two blocks each."""
+    return Encoder.of(encoder.hidden_size, encoder.blocks[: 2 * count])

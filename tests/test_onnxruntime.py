@@ -12,14 +12,19 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from encoders import changed as changed_block
 from encoders import random_encoder
 from onnx import TensorProto, helper
 
 import fusebert.onnxruntime
 from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
-from fusebert.values.blocks import LINEARS, LOWEST, Batch, Encoder, Linear, reference
-from fusebert.values.plan import PRECISIONS, make_plan
+from fusebert.values.batch import LOWEST, Batch
+from fusebert.values.blocks import Encoder, Linear, Norm
+from fusebert.values.forms import reference
+from fusebert.values.plan import make_plan
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import layer_encoder, layers, map_parts, parts
 
 ONNX_TYPES = {
     "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16,
@@ -31,23 +36,21 @@ EMPTY = np.zeros(0, np.float32)
 def weights(encoder: Encoder, extras: bool = False) -> list[np.ndarray]:
     """In the order of the operator's inputs."""
     arrays = []
-    for layer in encoder.layers:
-        for name in ("query", "key", "value", "attention_out", None, "ffn_in", "ffn_out"):
-            norm = layer.attention_norm
-            arrays += (
-                [norm.gain, norm.bias] if name is None else [getattr(layer, name).weight, getattr(layer, name).bias]
-            )
-        arrays += [layer.output_norm.gain, layer.output_norm.bias]
+    for places in layers(encoder):
+        layer = [part for _, part in parts(layer_encoder(encoder, places))]
+        for part in layer:
+            arrays += [part.gain if isinstance(part, Norm) else part.weight, part.bias]
         if extras:
-            arrays += [getattr(getattr(layer, name), part) for part in ("scales", "input_scales") for name in LINEARS]
+            linears = [part for part in layer if isinstance(part, Linear)]
+            arrays += [getattr(part, field) for field in ("scales", "input_scales") for part in linears]
     return [EMPTY if array is None else np.ascontiguousarray(array) for array in arrays]
 
 
 def attributes(encoder: Encoder) -> dict[str, Any]:
-    epsilons = [norm.epsilon for layer in encoder.layers for norm in (layer.attention_norm, layer.output_norm)]
+    attentions = [block.body for block in encoder.blocks[::2]]
     return {
-        "heads": [layer.heads for layer in encoder.layers], "activation": encoder.layers[0].activation,
-        "epsilon": epsilons, "scale": [layer.scale for layer in encoder.layers],
+        "heads": [body.heads for body in attentions], "activation": encoder.blocks[1].body.activation,
+        "epsilon": [block.after.epsilon for block in encoder.blocks], "scale": [body.scale for body in attentions],
     }  # fmt: skip
 
 
@@ -91,9 +94,9 @@ def expected(
     ranges: Any = None,
 ) -> tuple[np.ndarray, list[np.ndarray]]:  # fmt: skip
     """The engine's rows, and those after every layer, in the padded batch."""
-    batch = Batch.masked(mask, rows.shape[:2], padding, encoder.layers[0].heads)
-    packed = engine.EncoderEngine(encoder, make_plan(precision, len(encoder.layers), ranges), engine.pool(2))
-    flat = np.ascontiguousarray(rows.reshape(-1, encoder.hidden)[batch.index])
+    batch = Batch.masked(mask, rows.shape[:2], padding, encoder.blocks[0].body.heads)
+    packed = engine.EncoderEngine(encoder, make_plan(precision, len(encoder.blocks), ranges), engine.pool(2))
+    flat = np.ascontiguousarray(rows.reshape(-1, encoder.hidden_size)[batch.index])
     out, states = packed.run(flat, batch, hidden_states=True)
     return batch.spread(out, False), [batch.spread(state, False) for state in states]
 
@@ -105,12 +108,12 @@ def quantized(encoder: Encoder, input_scales: np.ndarray | None = None) -> Encod
         values, steps = engine.quantize(linear.weight if scales is None else linear.weight * scales)
         return Linear(values, linear.bias, steps, scales)
 
-    smoothed = ("query", "key", "value", "ffn_in")
-    layers = [
-        {name: convert(getattr(layer, name), input_scales if name in smoothed else None) for name in LINEARS}
-        for layer in encoder.layers
-    ]
-    return Encoder(encoder.hidden, tuple(replace(old, **new) for old, new in zip(encoder.layers, layers, strict=True)))
+    smoothed = ("query", "key", "value", "up")
+
+    def part(path: str, old: Linear | Norm) -> Linear | Norm:
+        return old if isinstance(old, Norm) else convert(old, input_scales if path.split(".")[-1] in smoothed else None)
+
+    return map_parts(encoder, part)
 
 
 def noise(*shape: int, seed: int = 1) -> np.ndarray:
@@ -150,7 +153,7 @@ def test_fp32_is_the_engine_bit_for_bit(tmp_path, kind):
     path = save(tmp_path / "m.onnx", weights(encoder), settings, mask=masks(1, 1)[kind])
     session = fusebert.onnxruntime.session(path, threads=2)
     for shape in shapes:
-        rows, mask = noise(*shape, encoder.hidden), masks(*shape)[kind]
+        rows, mask = noise(*shape, encoder.hidden_size), masks(*shape)[kind]
         feeds = {"rows": rows} if mask is None else {"rows": rows, "mask": mask}
         (encoded,) = session.run(None, feeds)
         assert np.array_equal(encoded, expected(encoder, rows, mask)[0]), shape
@@ -158,7 +161,7 @@ def test_fp32_is_the_engine_bit_for_bit(tmp_path, kind):
 
 def test_the_reference_agrees(tmp_path):
     encoder = random_encoder(bias=False)
-    rows, mask = noise(3, 9, encoder.hidden), masks(3, 9)["additive full"]
+    rows, mask = noise(3, 9, encoder.hidden_size), masks(3, 9)["additive full"]
     path = save(tmp_path / "m.onnx", weights(encoder), attributes(encoder), mask=mask)
     assert np.abs(run(path, rows, mask)[0] - reference(encoder, rows.astype(np.float64), mask)).max() < 1e-5
 
@@ -169,16 +172,17 @@ def test_precisions_and_types_of_weights(tmp_path, precision, stored):
     encoder = random_encoder(hidden=32, heads=2, key_size=16, value_size=16, inner=64)
     arrays = [array.astype(stored) for array in weights(encoder)]
     floats = iter(array.astype(np.float32) for array in arrays)
-    rounded = []
-    for layer in encoder.layers:
-        parts = {name: Linear(next(floats), next(floats)) for name in LINEARS[:4]}
-        norms = {"attention_norm": replace(layer.attention_norm, gain=next(floats), bias=next(floats))}
-        parts |= {name: Linear(next(floats), next(floats)) for name in LINEARS[4:]}
-        norms |= {"output_norm": replace(layer.output_norm, gain=next(floats), bias=next(floats))}
-        rounded.append(replace(layer, **parts, **norms))
+    rounded = map_parts(
+        encoder,
+        lambda _, part: (
+            replace(part, gain=next(floats), bias=next(floats))
+            if isinstance(part, Norm)
+            else Linear(next(floats), next(floats))
+        ),
+    )
     rows, mask = noise(3, 11, 32), masks(3, 11)["right int64"]
     path = save(tmp_path / "m.onnx", arrays, attributes(encoder) | {"precision": precision}, mask=mask)
-    assert np.array_equal(run(path, rows, mask)[0], expected(Encoder(32, tuple(rounded)), rows, mask, precision)[0])
+    assert np.array_equal(run(path, rows, mask)[0], expected(rounded, rows, mask, precision)[0])
 
 
 @pytest.mark.parametrize("precision", ["int8", "int8-bf16"])
@@ -201,18 +205,18 @@ def test_int8_weights_input_scales_and_static_ranges(tmp_path, precision):
 
 def test_one_value_for_all_layers_and_defaults(tmp_path):
     encoder = random_encoder(key_size=4)
-    layers = [replace(layer, scale=0.5, attention_norm=replace(layer.attention_norm, epsilon=1e-12))
-              for layer in encoder.layers]  # fmt: skip
-    encoder = Encoder(encoder.hidden, tuple(layers))
+    blocks = [replace(block, after=replace(block.after, epsilon=1e-12)) for block in encoder.blocks]
+    blocks[::2] = [changed_block(block, scale=0.5) for block in blocks[::2]]
+    encoder = Encoder.of(encoder.hidden_size, tuple(blocks))
     path = save(tmp_path / "m.onnx", weights(encoder), {"heads": 3, "epsilon": 1e-12, "scale": 0})
-    rows = noise(2, 5, encoder.hidden)
+    rows = noise(2, 5, encoder.hidden_size)
     assert np.array_equal(run(path, rows)[0], expected(encoder, rows, None)[0])
 
 
 @pytest.mark.parametrize("padding", ["skip", "first", "compute"])
 def test_padding_and_taps(tmp_path, padding):
     encoder = random_encoder(layers=3)
-    rows = noise(4, 6, encoder.hidden)
+    rows = noise(4, 6, encoder.hidden_size)
     mask = np.array([[1, 1, 1, 1, 0, 0], [0, 0, 1, 1, 1, 1], [0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0]])
     settings = attributes(encoder) | {"padding": padding, "taps": [2, 0]}
     path = save(tmp_path / "m.onnx", weights(encoder), settings, mask=mask)
@@ -230,7 +234,7 @@ def test_padding_and_taps(tmp_path, padding):
 
 def test_flat_rows_take_their_shape_from_the_mask(tmp_path):
     encoder = random_encoder()
-    rows, mask = noise(3, 8, encoder.hidden), masks(3, 8)["left bool"]
+    rows, mask = noise(3, 8, encoder.hidden_size), masks(3, 8)["left bool"]
     path = save(tmp_path / "m.onnx", weights(encoder), attributes(encoder), rank=2, mask=mask)
     (encoded,) = run(path, rows.reshape(24, -1), mask)
     assert np.array_equal(encoded, expected(encoder, rows, mask)[0].reshape(24, -1))
@@ -246,7 +250,7 @@ def test_no_rows(tmp_path, shape):
     encoder = random_encoder()
     for mask in (None, np.zeros(shape, np.int64), np.zeros((1, 1, 1, shape[1]), np.float32)):
         path = save(tmp_path / "m.onnx", weights(encoder), attributes(encoder), mask=mask)
-        assert run(path, noise(*shape, encoder.hidden), mask)[0].shape == (*shape, encoder.hidden)
+        assert run(path, noise(*shape, encoder.hidden_size), mask)[0].shape == (*shape, encoder.hidden_size)
 
 
 def test_callers_and_sessions_side_by_side(tmp_path):
@@ -255,7 +259,7 @@ def test_callers_and_sessions_side_by_side(tmp_path):
     sessions = [fusebert.onnxruntime.session(path, threads=threads) for threads in (1, 2, 2, None)]
     cases = []
     for seed, shape in enumerate([(1, 5), (2, 30), (5, 12), (3, 1)]):
-        rows, mask = noise(*shape, encoder.hidden, seed=seed), masks(*shape)["holes"]
+        rows, mask = noise(*shape, encoder.hidden_size, seed=seed), masks(*shape)["holes"]
         cases.append(({"rows": rows, "mask": mask}, expected(encoder, rows, mask)[0]))
 
     def call(i: int) -> bool:
@@ -279,7 +283,7 @@ def test_a_larger_graph_around_it(tmp_path):
     graph = helper.make_graph(nodes, "g", model.graph.input, model.graph.output, model.graph.initializer)
     model.graph.CopyFrom(graph)
     onnx.save(model, path)
-    rows, mask = noise(2, 9, encoder.hidden), masks(2, 9)["right int32"]
+    rows, mask = noise(2, 9, encoder.hidden_size), masks(2, 9)["right int32"]
     want = expected(encoder, rows + rows, mask)[0].mean(1, keepdims=True)
     assert np.abs(run(path, rows, mask)[0] - want).max() < 1e-6
 
@@ -293,13 +297,13 @@ PLAIN, SETTINGS = weights(ENCODER), attributes(ENCODER)
 WRONG = {
     "few weights": (PLAIN[:-1], {}, "31 weights, but every layer has 16"),
     "odd layers": (PLAIN, {"weights_per_layer": 17}, "weights_per_layer is 16 or 28, not 17"),
-    "wide key": (changed(PLAIN, 2, noise(15, 25)), {}, "layer 0 key: the weight is 15 x 25, expected 15 x 24"),
+    "wide key": (changed(PLAIN, 2, noise(15, 25)), {}, "block 0 key: the weight is 15 x 25, expected 15 x 24"),
     "short bias": (changed(PLAIN, 17, noise(3)), {}, r"layer 1 query.bias \(input 19\) has 3 elements, not 15"),
     "flat weight": (changed(PLAIN, 4, noise(21 * 24)), {}, "value.weight .* has 1 dimensions, not 2"),
     "type": (changed(PLAIN, 0, PLAIN[0].astype(np.int32)), {}, "query.weight .* is not float32, float16"),
-    "norm type": (changed(PLAIN, 8, np.ones(24, np.int8)), {}, "attention_norm.gain .* is not float32, float16"),
+    "norm type": (changed(PLAIN, 8, np.ones(24, np.int8)), {}, "layer 0 after.gain .* is not float32, float16"),
     "no scales": (changed(PLAIN, 0, PLAIN[0].astype(np.int8)), {}, "query.weight .* is int8 and has no scales"),
-    "nan": (changed(PLAIN, 0, PLAIN[0] * np.nan), {}, "layer 0 qkv weight row 0: value 0 is not finite"),
+    "nan": (changed(PLAIN, 0, PLAIN[0] * np.nan), {}, "block 0 query, key, value weight row 0: value 0 is not finite"),
     "heads": (PLAIN, {"heads": 4}, "a width of 15 cannot be shared by 4 heads"),
     "no heads": (PLAIN, {"heads": 0}, "heads: 0 is not a number of heads"),
     "heads missing": (PLAIN, {"heads": None}, "heads holds 0 values; 2 layers need one for all, or 2"),

@@ -11,7 +11,7 @@ import pytest
 from encoders import random_encoder
 
 from fusebert.engine import native as engine
-from fusebert.values.blocks import reference
+from fusebert.values.forms import reference
 from fusebert.values.plan import make_plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -103,8 +103,8 @@ def test_overhead_is_what_a_call_takes_beyond_the_bare_one_beside_it(monkeypatch
 def test_the_bare_engine_does_the_work_of_a_model():
     """What overhead is measured against runs every layer on all the rows that it is given."""
     encoder = random_encoder()
-    bare_engine = engine.EncoderEngine(encoder, make_plan("fp32", len(encoder.layers)), engine.pool(2))
-    rows = np.random.default_rng(0).normal(size=(2, 5, encoder.hidden)).astype(np.float32)
+    bare_engine = engine.EncoderEngine(encoder, make_plan("fp32", len(encoder.blocks)), engine.pool(2))
+    rows = np.random.default_rng(0).normal(size=(2, 5, encoder.hidden_size)).astype(np.float32)
     bare = turns.Bare(bare_engine, rows)
     bare.call()
     assert np.abs(bare.output - reference(encoder, rows)).max() < 1e-4

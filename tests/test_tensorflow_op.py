@@ -4,17 +4,23 @@ test_defect_N_... fails on what an earlier op of this name did: 1 it wrote its i
 those of the first call; 3 every call kept memory; 4 it took the first row of a (B, S, S) mask for all; 5 epsilon,
 activation and scale were its own; 6 it printed, calls raced, and new weights went unnoticed."""
 
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from encoders import changed, first_layers
 from memory import growth
 
 from fusebert.engine import native as engine
-from fusebert.values.blocks import Batch, Encoder, Layer, Linear, Norm, reference
-from fusebert.values.plan import LayerPlan, Plan, Product, make_plan
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Encoder, Linear, Norm
+from fusebert.values.forms import reference
+from fusebert.values.plan import BlockPlan, Plan, Product, make_plan
+from fusebert.values.traverse import POST_NORM_PARTS, is_norm, parts, post_norm_layer
 
 tf = pytest.importorskip("tensorflow")
 import fusebert.tensorflow as fused  # noqa: E402
@@ -43,31 +49,27 @@ def make_encoder(seed=0, activation="gelu_tanh", epsilon=1e-12, scale=0.0, layer
     def norm():
         return Norm(normal(HIDDEN, about=1), normal(HIDDEN), epsilon)
 
-    return Encoder(
-        HIDDEN,
-        tuple(
-            Layer(
-                *(linear(HIDDEN, HIDDEN) for _ in range(4)), norm(), linear(INNER, HIDDEN), linear(HIDDEN, INNER),
-                norm(), HEADS, activation, scale or (HIDDEN // HEADS) ** -0.5,
-            )
-            for _ in range(layers)
-        ),
-    )  # fmt: skip
+    blocks = []
+    for _ in range(layers):
+        sizes = {"feed_forward.up": (INNER, HIDDEN), "feed_forward.down": (HIDDEN, INNER)}
+        made = {
+            path: norm() if is_norm(path) else linear(*sizes.get(path, (HIDDEN, HIDDEN))) for path in POST_NORM_PARTS
+        }
+        blocks += post_norm_layer(made.__getitem__, HEADS, activation, scale or None)
+    return Encoder.of(HIDDEN, tuple(blocks))
 
 
 def weights(encoder: Encoder, split: bool = False) -> list[np.ndarray]:
     """16 tensors a layer in the op's order: [in, out], and split by heads as TF Hub's models have them."""
     size, tensors = HIDDEN // HEADS, []
-    for w in encoder.layers:
-        for linear in (w.query, w.key, w.value):
-            tensors += [
-                linear.weight.T.reshape((HIDDEN, HEADS, size) if split else (HIDDEN, HIDDEN)),
-                linear.bias.reshape((HEADS, size) if split else (HIDDEN,)),
-            ]
-        out = w.attention_out
-        tensors += [out.weight.T.reshape((HEADS, size, HIDDEN) if split else (HIDDEN, HIDDEN)), out.bias]
-        tensors += [w.attention_norm.gain, w.attention_norm.bias, w.ffn_in.weight.T, w.ffn_in.bias]
-        tensors += [w.ffn_out.weight.T, w.ffn_out.bias, w.output_norm.gain, w.output_norm.bias]
+    for path, part in parts(encoder):
+        name = path.split(".")[-1]
+        arrays = [array.T if array.ndim == 2 else array for _, array in part.arrays()]
+        if split and name in ("query", "key", "value"):
+            arrays = [arrays[0].reshape(HIDDEN, HEADS, size), arrays[1].reshape(HEADS, size)]
+        elif split and name == "out":
+            arrays[0] = arrays[0].reshape(HEADS, size, HIDDEN)
+        tensors += arrays
     return [np.ascontiguousarray(t) for t in tensors]
 
 
@@ -81,7 +83,7 @@ def expected(x, mask, encoder=None, plan="fp32", padding="compute"):
     encoder, shape = encoder or make_encoder(), x.shape[:2]
     batch = Batch.masked(mask, shape, padding, HEADS)
     rows = np.ascontiguousarray(x.reshape(-1, HIDDEN)[batch.index])
-    plan = make_plan(plan, len(encoder.layers)) if isinstance(plan, str) else plan
+    plan = make_plan(plan, len(encoder.blocks)) if isinstance(plan, str) else plan
     return batch.spread(engine.EncoderEngine(encoder, plan, engine.pool(2)).run(rows, batch)[0], False)
 
 
@@ -206,7 +208,7 @@ def test_hidden_states_are_the_rows_after_every_layer():
     for padding in ("compute", "skip"):
         out = fused.bert_hidden_states(x, mask, weights(encoder), **SIZES, NumHiddenStates=3, Padding=padding)
         for i, state in enumerate(out.hidden_states):
-            first = Encoder(HIDDEN, encoder.layers[: i + 1])
+            first = first_layers(encoder, i + 1)
             assert np.array_equal(state, expected(x, mask, first, padding=padding))
         assert np.array_equal(out.encoded, out.hidden_states[-1])
     with pytest.raises(InvalidArgument, match="number of layers, 3"):
@@ -387,12 +389,13 @@ def test_defect_6_variables_that_change_are_noticed():
     for variable, array in zip(variables, weights(after), strict=True):
         variable.assign(array)
     assert np.array_equal(call(x), expected(x, mask, after))
-    weight = after.layers[1].ffn_in.weight.copy()
+    up = after.blocks[3].body.up
+    weight = up.weight.copy()
     for _ in range(3):  # a single number, in place if TensorFlow may
         variables[26].scatter_nd_add([[3, 7]], [1.0])
         weight[7, 3] += 1
-        changed = replace(after.layers[1], ffn_in=replace(after.layers[1].ffn_in, weight=weight))
-        assert np.array_equal(call(x), expected(x, mask, Encoder(HIDDEN, (after.layers[0], changed))))
+        last = changed(after.blocks[3], up=replace(up, weight=weight))
+        assert np.array_equal(call(x), expected(x, mask, Encoder.of(HIDDEN, (*after.blocks[:3], last))))
 
 
 def test_defect_6_reference_variables_that_are_written_in_place_are_noticed():
@@ -458,7 +461,7 @@ def test_defect_6_nothing_is_printed(capfd):
         ((2, 7, 48), (2, 1, 7), {"AttentionScale": float("nan")}, "AttentionScale"),
         ((2, 7, 48), (2, 1, 7), {"MaskValue": float("inf")}, "MaskValue"),
         ((2, 7, 48), (2, 1, 7), {"NumThreads": 5000}, "threads"),
-        ((2, 7, 48), (2, 1, 7), {"IntermediateSize": 64}, r"weights\[10\], the intermediate weight of layer 0"),
+        ((2, 7, 48), (2, 1, 7), {"IntermediateSize": 64}, r"weights\[10\], up.weight of layer 0"),
         ((2, 7, 48), (2, 1, 7), {"CalibrateQuantFactors": True}, "QuantizationFactorsPath"),
         ((2, 7, 48), (2, 1, 7), {"CalibrateQuantFactors": True, **PRECISIONS["int8"]}, "in floats"),
         ((2, 7, 48), (2, 1, 7), {"CalibrateQuantFactors": True, **PRECISIONS["bf16"]}, "in floats"),
@@ -477,13 +480,13 @@ def test_weights_of_a_wrong_shape_or_number_are_refused():
     run(x, mask)
     for i in range(32):
         bad = [*good[:i], np.ones(1, np.float32), *good[i + 1 :]]
-        with pytest.raises(InvalidArgument, match=rf"weights\[{i}\], the .* of layer {i // 16}, has shape \(1\)"):
+        with pytest.raises(InvalidArgument, match=rf"weights\[{i}\], .* of layer {i // 16}, has shape \(1\)"):
             fused.bert(x, mask, bad, **SIZES)
     with pytest.raises(InvalidArgument, match="NumWeights is 31"):
         fused.bert(x, mask, good[:31], **SIZES)
     with pytest.raises(InvalidArgument, match=r"weights\[12\]"):  # the same numbers in another shape
         fused.bert(x, mask, [*good[:12], good[12].reshape(HIDDEN, INNER), *good[13:]], **SIZES)
-    with pytest.raises(InvalidArgument, match=r"layer 1 ffn_in.*finite"):
+    with pytest.raises(InvalidArgument, match=r"block 3 up.*finite"):
         fused.bert(x, mask, [*good[:26], good[26] * np.nan, *good[27:]], **SIZES)
 
 
@@ -492,6 +495,29 @@ def test_a_mask_that_is_no_number_is_refused():
     for attributes in ({}, {"AdditiveMask": True}):
         with pytest.raises(InvalidArgument, match="input_mask holds"):
             run(x, mask, **attributes)
+
+
+FORK = """
+import os, sys
+import numpy as np
+from test_tensorflow_op import SIZES, embeddings, fused, make_encoder, tf, weights
+
+x, mask, tensors = embeddings(2, 70), np.ones((2, 70), np.int32), [tf.constant(w) for w in weights(make_encoder())]
+call = lambda: fused.bert(x, mask, tensors, NumThreads=3, **SIZES).numpy()
+want = call()
+child = os.fork()
+if child == 0:
+    same, threads = np.array_equal(call(), want), len(os.listdir("/proc/self/task"))
+    os._exit(0 if same and threads == 3 else threads or 99)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=100, cwd=Path(__file__).parent
+    )
+    assert done.stdout == "0\n", done.stderr
 
 
 # ---- quantisation factors ----
@@ -505,9 +531,9 @@ def observed(x, mask, encoder):
     def watch(layer, product, rows):
         seen[layer, product] = (rows.min(), rows.max())
 
-    made = engine.EncoderEngine(encoder, make_plan("fp32", len(encoder.layers)), engine.pool(1))
+    made = engine.EncoderEngine(encoder, make_plan("fp32", len(encoder.blocks)), engine.pool(1))
     made.run(rows, batch, observer=watch)
-    return np.array([seen[layer, product] for layer in range(len(encoder.layers)) for product in range(4)])
+    return np.array([seen[layer, product] for layer in range(len(encoder.blocks)) for product in range(2)])
 
 
 def test_calibration_writes_the_factors_that_int8_reads(tmp_path):
@@ -525,7 +551,7 @@ def test_calibration_writes_the_factors_that_int8_reads(tmp_path):
     assert np.array_equal(np.loadtxt(path, np.float32), both)
     assert [p.name for p in tmp_path.iterdir()] == ["factors.txt"]
 
-    want = expected(first, mask, plan=make_plan("int8", LAYERS, both))
+    want = expected(first, mask, plan=make_plan("int8", 2 * LAYERS, both))
     assert not np.array_equal(want, expected(first, mask, plan="int8"))
     got = run(first, mask[:, None], QuantizationFactorsPath=str(path), **PRECISIONS["int8"])
     assert np.array_equal(got, want)
@@ -541,19 +567,20 @@ def test_calibration_writes_the_factors_that_int8_reads(tmp_path):
 def test_a_range_too_wide_to_quantise_is_found_per_token(tmp_path):
     x, mask = embeddings(3, 9), np.ones((3, 9), np.int32)
     ranges = np.array([[[-8, 8], [-8, 8], [-101, 5], [-0.17, 141]]] * LAYERS, np.float32)
-    layer = LayerPlan(Product("s8", -8, 8), Product("s8", -8, 8), Product("s8"), Product("s8"), "f32")
-    want = expected(x, mask, plan=Plan("int8", (layer,) * LAYERS, "s8"))
+    fixed, found = Product("s8", -8, 8), Product("s8")
+    layer = BlockPlan(fixed, fixed, "f32"), BlockPlan(found, found, "f32")
+    want = expected(x, mask, plan=Plan("int8", layer * LAYERS, "s8"))
     got = run(x, mask[:, None], QuantizationFactors=[float(v) for v in ranges.ravel()], **PRECISIONS["int8"])
     assert np.array_equal(got, want)
 
 
 def test_input_scales_even_out_the_columns_of_int8():
     x, mask, random = embeddings(3, 9), np.ones((3, 9), np.int32), np.random.default_rng(0)
-    scales, layers = random.uniform(0.5, 2, (LAYERS, 2, HIDDEN)).astype(np.float32), []
-    for layer, (qkv, ffn_in) in zip(make_encoder().layers, scales, strict=True):
-        given = {name: replace(getattr(layer, name), input_scales=qkv) for name in ("query", "key", "value")}
-        layers.append(replace(layer, **given, ffn_in=replace(layer.ffn_in, input_scales=ffn_in)))
-    want = expected(x, mask, Encoder(HIDDEN, tuple(layers)), "int8")
+    scales, blocks = random.uniform(0.5, 2, (2 * LAYERS, HIDDEN)).astype(np.float32), []
+    for block, own in zip(make_encoder().blocks, scales, strict=True):
+        names = block.body.products()[0]
+        blocks.append(changed(block, **{name: replace(getattr(block.body, name), input_scales=own) for name in names}))
+    want = expected(x, mask, Encoder.of(HIDDEN, tuple(blocks)), "int8")
     numbers = [float(v) for v in scales.ravel()]
     assert np.array_equal(run(x, mask[:, None], InputScales=numbers, **PRECISIONS["int8"]), want)
     assert np.array_equal(run(x, mask[:, None], InputScales=numbers), expected(x, mask))

@@ -75,8 +75,7 @@ class Bench {
     const auto weight = random_floats(shape.outputs * shape.inputs), bias = random_floats(shape.outputs);
     const auto in = random_floats(rows * shape.inputs), residual = random_floats(rows * shape.outputs);
     std::vector<float> out(residual.size());
-    const fb_linear linear{
-        {weight.data(), shape.outputs, shape.inputs, shape.inputs, 1, nullptr, FB_F32}, bias.data(), nullptr};
+    const fb_matrix matrix{sizeof matrix, FB_F32, weight.data(), shape.outputs, shape.inputs, shape.inputs, 1, nullptr};
     const Rows work{in.data(),
                     shape.inputs,
                     rows,
@@ -86,7 +85,9 @@ class Bench {
       for (const auto& [threads, pool] : pools_) {
         const Pool::Turn turn(pool.get());
         Arena store;
-        const Product product(kernels(), {&linear, 1}, {precision.type, 0, 0}, shape.name, store, turn);
+        const fb_linear given{sizeof given, precision.type, &matrix, bias.data(), nullptr, 0, 0};
+        const Linear linear(&given, shape.name);
+        const Product product(kernels(), {&linear, 1}, shape.name, store, turn);
         double& ceiling = ceilings_.try_emplace({precision.kind, threads}, 0).first->second;
         double seconds = 1e9;
         for (int round = 0; round < rounds_; ++round) {

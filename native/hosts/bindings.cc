@@ -4,20 +4,21 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "fusebert.h"
+#include "parts.h"
 
 namespace nb = nanobind;
 using nb::ndarray;
+using namespace fusebert;
 
 namespace {
 
@@ -47,41 +48,102 @@ void expect(bool fits, const char* what) {
   if (!fits) throw nb::value_error(what);
 }
 
-// A weight as the engine hands it over: (matrix, element type, scales or None).
-using Weight = std::tuple<AnyMatrix, int, std::optional<In<float, 1>>>;
+// ---- dictionaries by the names of the C ABI's fields -> its structs; None and a missing key: not there ----
+
 using Vector = std::optional<In<float, 1>>;
+// What the structs point to: casts may make new arrays, which must live until the core has read them.
+struct Kept {
+  std::deque<AnyMatrix> matrices;
+  std::deque<In<float, 1>> vectors;
+};
 
-fb_matrix matrix(const Weight& weight) {
-  const auto& [data, type, scales] = weight;
-  const size_t bytes = type == FB_F32 ? 4 : type == FB_S8 ? 1 : 2;
-  expect(data.itemsize() == bytes, "a weight's elements have another size than its type says");
-  expect(!scales || scales->shape(0) == data.shape(0), "a weight has another number of scales than rows");
-  return {data.data(),
-          static_cast<int64_t>(data.shape(0)),
-          static_cast<int64_t>(data.shape(1)),
-          data.stride(0),
-          data.stride(1),
-          scales ? scales->data() : nullptr,
-          type};
+std::optional<nb::dict> part(const nb::dict& dict, const char* key) {
+  return dict.contains(key) && !dict[key].is_none() ? std::optional(nb::cast<nb::dict>(dict[key])) : std::nullopt;
 }
-const float* vector(const Vector& values, int64_t size) {
-  expect(!values || static_cast<int64_t>(values->shape(0)) == size, "a bias or norm has another length than its rows");
-  return values ? values->data() : nullptr;
-}
-using LinearValue = std::tuple<Weight, Vector, Vector>;  // weight, bias, input scales
-using NormValue = std::tuple<Vector, Vector, float>;     // gain, bias, epsilon
-
-fb_linear linear(const LinearValue& value) {
-  const fb_matrix weight = matrix(std::get<0>(value));
-  return {weight, vector(std::get<1>(value), weight.rows), vector(std::get<2>(value), weight.columns)};
-}
-fb_norm norm(const NormValue& value, int64_t width) {
-  return {vector(std::get<0>(value), width), vector(std::get<1>(value), width), std::get<2>(value)};
-}
-
 template <class Value>
-Value get(const nb::dict& dict, const char* key) {
-  return nb::cast<Value>(dict[key]);
+Value get(const nb::dict& dict, const char* key, Value missing) {
+  return dict.contains(key) && !dict[key].is_none() ? nb::cast<Value>(dict[key]) : missing;
+}
+
+// The number of a name, which name_of gives.
+int32_t number_of(const nb::dict& dict, const char* key, const char* (*name_of)(int32_t)) {
+  const auto name = get<std::string>(dict, key, name_of(0));
+  int32_t number = 0;
+  while (name_of(number) && name != name_of(number)) ++number;
+  if (!name_of(number)) throw nb::value_error((std::string(key) + " '" + name + "' is unknown").c_str());
+  return number;
+}
+
+const float* vector(const Vector& values, int64_t size, Kept& kept) {
+  if (!values) return nullptr;
+  expect(static_cast<int64_t>(values->shape(0)) == size, "a bias, gain or scale has another length than its rows");
+  kept.vectors.push_back(*values);
+  return values->data();
+}
+const float* vector(const nb::dict& dict, const char* key, int64_t size, Kept& kept) {
+  return vector(get<Vector>(dict, key, std::nullopt), size, kept);
+}
+
+// NumPy has no bf16: that is handed over as its bits.
+int32_t element_type(const AnyMatrix& matrix) {
+  if (matrix.dtype() == nb::dtype<float>()) return FB_F32;
+  if (matrix.dtype() == nb::dtype<int8_t>()) return FB_S8;
+  if (matrix.dtype() == nb::dtype<uint16_t>()) return FB_BF16;
+  expect(matrix.dtype().bits == 16, "a weight is not float32, float16, bfloat16 (as uint16) or int8");
+  return FB_F16;
+}
+fb_matrix matrix(const AnyMatrix& data, const Vector& scales, Kept& kept) {
+  kept.matrices.push_back(data);
+  const auto rows = static_cast<int64_t>(data.shape(0)), columns = static_cast<int64_t>(data.shape(1));
+  return {sizeof(fb_matrix), element_type(data), data.data(),    rows,
+          columns,           data.stride(0),     data.stride(1), vector(scales, rows, kept)};
+}
+
+LinearParts linear(const nb::dict& dict, Kept& kept) {
+  LinearParts parts;
+  parts.weight = matrix(nb::cast<AnyMatrix>(dict["weight"]), get<Vector>(dict, "scales", std::nullopt), kept);
+  parts.linear.precision = number_of(dict, "precision", fb_type_name);
+  parts.linear.bias = vector(dict, "bias", parts.weight.rows, kept);
+  parts.linear.input_scales = vector(dict, "input_scales", parts.weight.columns, kept);
+  parts.linear.low = get<float>(dict, "low", 0), parts.linear.high = get<float>(dict, "high", 0);
+  return parts;
+}
+fb_norm norm(const nb::dict& dict, int64_t width, Kept& kept) {
+  return {sizeof(fb_norm), number_of(dict, "kind", fb_norm_name), vector(dict, "gain", width, kept),
+          vector(dict, "bias", width, kept), nb::cast<float>(dict["epsilon"])};
+}
+
+// A block's parts from its dictionary and that of its body.
+struct Source {
+  const nb::dict &block, &body;
+  int64_t hidden;
+  Kept& kept;
+
+  std::optional<LinearParts> linear(const char* name) {
+    const auto given = part(body, name);
+    return given ? std::optional(::linear(*given, kept)) : std::nullopt;
+  }
+  std::optional<fb_norm> norm(const char* name) {
+    const auto given = part(block, name);
+    expect(!part(body, name), "query_norm and key_norm are not supported yet; leave them out");
+    return given ? std::optional(::norm(*given, hidden, kept)) : std::nullopt;
+  }
+};
+
+int32_t add_block(Blocks& blocks, const nb::dict& dict, int64_t hidden, Kept& kept) {
+  const auto attention = part(dict, "attention"), feed_forward = part(dict, "feed_forward");
+  expect(attention.has_value() != feed_forward.has_value(), "a block has either attention or feed_forward");
+  Source source{dict, attention ? *attention : *feed_forward, hidden, kept};
+  BlockParts& parts = blocks.emplace_back(attention ? BodyKind::attention : BodyKind::feed_forward, source);
+  if (feed_forward) parts.feed_forward.activation = number_of(*feed_forward, "activation", fb_activation_name);
+  if (!attention) return 1;
+  expect(!part(*attention, "position"), "position is not supported yet; leave it out");
+  parts.attention.heads = nb::cast<int32_t>((*attention)["heads"]);
+  parts.attention.key_heads = get<int32_t>(*attention, "key_heads", 0);
+  parts.attention.precision = number_of(*attention, "precision", fb_type_name);
+  parts.attention.scale = get<float>(*attention, "scale", 0);
+  parts.attention.window = get<int32_t>(*attention, "window", 0);
+  return parts.attention.heads;
 }
 
 // OpenMP's threads, which GOMP_parallel (libgomp's, also in other OpenMP libraries) sets to work.
@@ -103,32 +165,22 @@ struct Pool {
 };
 
 struct Encoder {
-  Encoder(int hidden, const std::vector<nb::dict>& dicts, Pool& pool) : hidden(hidden) {
-    // The casts below may convert, and what they made must live until the encoder has packed it.
-    std::vector<std::map<std::string, LinearValue>> linears;
-    std::vector<std::map<std::string, NormValue>> norms;
-    std::vector<fb_layer> views;
+  Encoder(int hidden, const std::vector<nb::dict>& dicts, const std::vector<int32_t>& order,
+          const std::optional<nb::dict>& final, Pool& pool)
+      : hidden(hidden) {
+    Kept kept;
+    Blocks blocks;
+    std::vector<const fb_block*> pointers;
     for (const nb::dict& dict : dicts) {
-      auto& l = linears.emplace_back();
-      auto& n = norms.emplace_back();
-      for (const char* key : {"query", "key", "value", "attention_out", "ffn_in", "ffn_out"})
-        l[key] = get<LinearValue>(dict, key);
-      for (const char* key : {"attention_norm", "output_norm"}) n[key] = get<NormValue>(dict, key);
-      fb_layer view{};
-      view.query = linear(l["query"]), view.key = linear(l["key"]), view.value = linear(l["value"]);
-      view.attention_out = linear(l["attention_out"]), view.ffn_in = linear(l["ffn_in"]),
-      view.ffn_out = linear(l["ffn_out"]);
-      view.attention_norm = norm(n["attention_norm"], hidden), view.output_norm = norm(n["output_norm"], hidden);
-      const auto plans = get<std::vector<std::tuple<int, float, float>>>(dict, "plan");
-      expect(plans.size() == FB_PRODUCTS, "a layer's plan names four products");
-      for (size_t i = 0; i < FB_PRODUCTS; ++i)
-        view.plan[i] = {std::get<0>(plans[i]), std::get<1>(plans[i]), std::get<2>(plans[i])};
-      view.attention = get<int>(dict, "attention"), view.heads = get<int>(dict, "heads");
-      view.activation = get<int>(dict, "activation"), view.scale = get<float>(dict, "scale");
-      widest_heads = std::max(widest_heads, view.heads);
-      views.push_back(view);
+      widest_heads = std::max(widest_heads, add_block(blocks, dict, hidden, kept));
+      pointers.push_back(&blocks.back().block);
     }
-    const fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), views.data(), static_cast<int32_t>(views.size()), hidden};
+    auto spec = unset<fb_encoder_spec>();
+    spec.hidden = hidden;
+    spec.blocks = pointers.data(), spec.block_count = static_cast<int32_t>(pointers.size());
+    spec.order = order.data(), spec.order_count = static_cast<int32_t>(order.size());
+    const fb_norm last = final ? norm(*final, hidden, kept) : fb_norm{};
+    if (final) spec.final = &last;
     call([&](fb_error* error) { return fb_encoder_create(&spec, pool.handle, &handle, error); });
   }
   ~Encoder() { fb_encoder_destroy(handle); }
@@ -136,8 +188,8 @@ struct Encoder {
 
   void run(In<float, 2> input, Out<float, 2> output, In<int64_t, 1> offsets, Pool& pool,
            std::optional<In<uint8_t, 1>> visible,
-           std::optional<ndarray<const float, nb::ndim<4>, nb::device::cpu>> bias,
-           std::vector<Out<float, 2>> hidden_states, std::optional<Out<double, 1>> profile,
+           std::optional<ndarray<const float, nb::ndim<4>, nb::device::cpu>> bias, const std::vector<int32_t>& taps,
+           std::vector<Out<float, 2>> states, std::optional<Out<double, 1>> profile,
            std::optional<nb::callable> observer, std::optional<In<int64_t, 1>> index) const {
     const size_t stored = input.shape(0), rows = index ? index->shape(0) : stored, sequences = offsets.shape(0) - 1;
     expect(offsets.shape(0) >= 1 && offsets.data()[sequences] == static_cast<int64_t>(rows),
@@ -151,8 +203,7 @@ struct Encoder {
     expect(!visible || visible->shape(0) == rows, "visible must have one flag per row");
     expect(!profile || profile->shape(0) == FB_STEPS, "the profile has one number per step");
 
-    fb_run run{};
-    run.size = sizeof run;
+    auto run = unset<fb_run>();
     run.sequences = static_cast<int64_t>(sequences);
     run.offsets = offsets.data();
     run.input = input.data(), run.output = output.data();
@@ -167,13 +218,14 @@ struct Encoder {
       run.bias = bias->data();
       for (size_t i = 0; i < 4; ++i) run.bias_stride[i] = bias->stride(i);
     }
-    std::vector<float*> states;
-    for (auto& state : hidden_states) {
-      expect(like_input(state), "hidden states must have the input's shape");
-      states.push_back(state.data());
+    expect(taps.size() == states.size(), "there must be one state for each tap");
+    std::vector<float*> tapped;
+    for (auto& state : states) {
+      expect(like_input(state), "states must have the input's shape");
+      tapped.push_back(state.data());
     }
-    run.hidden_states = states.data();
-    run.hidden_state_count = static_cast<int32_t>(states.size());
+    run.taps = taps.data(), run.states = tapped.data();
+    run.tap_count = static_cast<int32_t>(taps.size());
     run.pool = pool.handle, run.host = pool.host;
     fb_profile steps{sizeof steps, 0, {}};
     if (profile) run.profile = &steps;
@@ -182,19 +234,19 @@ struct Encoder {
       const nb::callable* observer;
       std::exception_ptr raised;
     } watch{observer ? &*observer : nullptr, nullptr};
-    const auto show = [](void* user, int32_t layer, int32_t product, const float* data, int64_t n, int64_t width) {
+    const auto show = [](void* user, int32_t place, int32_t product, const float* data, int64_t n, int64_t width) {
       nb::gil_scoped_acquire acquire;
       auto* watch = static_cast<Watch*>(user);
       if (watch->raised) return;
       try {
         ndarray<nb::numpy, const float, nb::ndim<2>> view(data, {static_cast<size_t>(n), static_cast<size_t>(width)},
                                                           nb::none());
-        (*watch->observer)(layer, product, view.cast(nb::rv_policy::copy));
+        (*watch->observer)(place, product, view.cast(nb::rv_policy::copy));
       } catch (...) {
         watch->raised = std::current_exception();
       }
     };
-    const fb_observer seen{&watch, show};
+    const fb_observer seen{sizeof seen, &watch, show};
     if (observer) run.observer = &seen;
     call([&](fb_error* error) { return fb_encoder_run(handle, &run, error); });
     if (watch.raised) std::rethrow_exception(watch.raised);
@@ -208,16 +260,17 @@ struct Encoder {
 };
 
 struct Dense {
-  Dense(const LinearValue& value, int activation, const std::tuple<int, float, float>& plan,
-        const std::optional<NormValue>& normed, Pool& pool) {
-    fb_dense_spec spec{};
-    spec.size = sizeof spec;
-    spec.activation = activation;
-    spec.linear = linear(value);
-    spec.plan = {std::get<0>(plan), std::get<1>(plan), std::get<2>(plan)};
-    inputs = spec.linear.weight.columns, outputs = spec.linear.weight.rows;
-    spec.has_norm = normed.has_value();
-    if (normed) spec.norm = norm(*normed, outputs);
+  explicit Dense(const nb::dict& dict, Pool& pool) {
+    Kept kept;
+    LinearParts parts = linear(nb::cast<nb::dict>(dict["linear"]), kept);
+    const auto normed = part(dict, "norm");
+    parts.linear.weight = &parts.weight;
+    inputs = parts.weight.columns, outputs = parts.weight.rows;
+    auto spec = unset<fb_dense_spec>();
+    spec.activation = number_of(dict, "activation", fb_activation_name);
+    spec.linear = &parts.linear;
+    const fb_norm after = normed ? norm(*normed, outputs, kept) : fb_norm{};
+    if (normed) spec.norm = &after;
     call([&](fb_error* error) { return fb_dense_create(&spec, pool.handle, &handle, error); });
   }
   ~Dense() { fb_dense_destroy(handle); }
@@ -236,40 +289,48 @@ struct Dense {
 };
 
 struct Embedding {
-  Embedding(const Weight& word, const Weight& position, const std::optional<Weight>& kind, const NormValue& normed)
-      : tables{word, position}, has_kinds(kind.has_value()) {
-    if (kind) tables.push_back(*kind);
-    fb_embedding_spec spec{};
-    spec.size = sizeof spec;
-    spec.word = matrix(word), spec.position = matrix(position);
-    if (kind) spec.kind = matrix(*kind);
-    spec.norm = norm(normed, spec.word.columns);
-    width = spec.word.columns;
+  explicit Embedding(const nb::dict& dict) {
+    std::optional<fb_matrix> tables[3];
+    const char* const names[] = {"word", "position", "token_type"};
+    for (int i = 0; i < 3; ++i)
+      if (const auto table = get<std::optional<AnyMatrix>>(dict, names[i], std::nullopt))
+        tables[i] = matrix(*table, std::nullopt, kept);
+    const auto at = [&](int i) { return tables[i] ? &*tables[i] : nullptr; };
+    expect(at(0), "embeddings need a word table");
+    width = at(0)->columns, has_positions = at(1), has_types = at(2);
+    const auto normed = part(dict, "norm");
+    const fb_norm after = normed ? norm(*normed, width, kept) : fb_norm{};
+    const fb_embedding_spec spec{sizeof spec, at(0), at(1), at(2), normed ? &after : nullptr};
     call([&](fb_error* error) { return fb_embedding_create(&spec, &handle, error); });
   }
   ~Embedding() { fb_embedding_destroy(handle); }
   Embedding(const Embedding&) = delete;
 
-  void run(In<int64_t, 1> ids, In<int64_t, 1> positions, std::optional<In<int64_t, 1>> kinds, Out<float, 2> output,
-           Pool& pool) const {
+  void run(In<int64_t, 1> ids, std::optional<In<int64_t, 1>> positions, std::optional<In<int64_t, 1>> token_types,
+           Out<float, 2> output, Pool& pool) const {
     const size_t rows = ids.shape(0);
-    expect(positions.shape(0) == rows && kinds.has_value() == has_kinds && (!kinds || kinds->shape(0) == rows) &&
-               output.shape(0) == rows && static_cast<int64_t>(output.shape(1)) == width,
+    const auto fits = [&](const auto& index, bool wanted) {
+      return index.has_value() == wanted && (!index || index->shape(0) == rows);
+    };
+    expect(fits(positions, has_positions) && fits(token_types, has_types) && output.shape(0) == rows &&
+               static_cast<int64_t>(output.shape(1)) == width,
            "ids, positions, types and output must have one row per token");
+    const auto data = [](const auto& index) { return index ? index->data() : nullptr; };
     call([&](fb_error* error) {
-      return fb_embedding_run(handle, static_cast<int64_t>(rows), ids.data(), positions.data(),
-                              kinds ? kinds->data() : nullptr, output.data(), pool.handle, error);
+      return fb_embedding_run(handle, static_cast<int64_t>(rows), ids.data(), data(positions), data(token_types),
+                              output.data(), pool.handle, error);
     });
   }
 
-  std::vector<Weight> tables;  // used where they are, so kept alive
-  bool has_kinds;
+  Kept kept;  // tables are used where they are
+  bool has_positions, has_types;
   int64_t width = 0;
   fb_embedding* handle = nullptr;
 };
 
-void quantize(const Weight& weight, Out<int8_t, 2> values, Out<float, 1> scales, Pool& pool) {
-  const fb_matrix floats = matrix(weight);
+void quantize(const AnyMatrix& weight, Out<int8_t, 2> values, Out<float, 1> scales, Pool& pool) {
+  Kept kept;
+  const fb_matrix floats = matrix(weight, std::nullopt, kept);
   expect(static_cast<int64_t>(values.shape(0)) == floats.rows &&
              static_cast<int64_t>(values.shape(1)) == floats.columns &&
              static_cast<int64_t>(scales.shape(0)) == floats.rows,
@@ -298,28 +359,28 @@ NB_MODULE(_native, m) {
       .def(nb::init<int, std::optional<uintptr_t>>(), nb::arg("threads"), nb::arg("gomp_parallel") = nb::none())
       .def_prop_ro("threads", [](const Pool& p) { return fb_pool_threads(p.handle); });
   nb::class_<Encoder>(m, "Encoder")
-      .def(nb::init<int, const std::vector<nb::dict>&, Pool&>())
+      .def(nb::init<int, const std::vector<nb::dict>&, const std::vector<int32_t>&, const std::optional<nb::dict>&,
+                    Pool&>(),
+           nb::arg("hidden"), nb::arg("blocks"), nb::arg("order"), nb::arg("final").none(), nb::arg("pool"))
       .def_prop_ro("bytes", [](const Encoder& e) { return fb_encoder_bytes(e.handle); })
       .def("run", &Encoder::run, nb::arg("input"), nb::arg("output"), nb::arg("offsets"), nb::arg("pool"),
-           nb::arg("visible") = nb::none(), nb::arg("bias") = nb::none(),
-           nb::arg("hidden_states") = std::vector<Out<float, 2>>(), nb::arg("profile") = nb::none(),
+           nb::arg("visible") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("taps") = std::vector<int32_t>(),
+           nb::arg("states") = std::vector<Out<float, 2>>(), nb::arg("profile") = nb::none(),
            nb::arg("observer") = nb::none(), nb::arg("index") = nb::none());
   nb::class_<Dense>(m, "Dense")
-      .def(nb::init<const LinearValue&, int, const std::tuple<int, float, float>&, const std::optional<NormValue>&,
-                    Pool&>(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
+      .def(nb::init<const nb::dict&, Pool&>())
       .def_ro("outputs", &Dense::outputs)
       .def_prop_ro("bytes", [](const Dense& d) { return fb_dense_bytes(d.handle); })
       .def("run", &Dense::run);
   nb::class_<Embedding>(m, "Embedding")
-      .def(nb::init<const Weight&, const Weight&, const std::optional<Weight>&, const NormValue&>(), nb::arg(),
-           nb::arg(), nb::arg().none(), nb::arg())
-      .def("run", &Embedding::run, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+      .def(nb::init<const nb::dict&>())
+      .def("run", &Embedding::run, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg());
   m.def("quantize", &quantize);
   m.def(
       "cores", [](const std::optional<std::string>& root) { return fb_cores(root ? root->c_str() : nullptr); },
       nb::arg("root") = nb::none());
   m.def("isa", &isa);
   m.def("isas", [] { return names([](int i) { return fb_isa_supported(i); }); });
+  m.def("activations", [] { return names([](int i) { return fb_activation_name(i); }); });
   m.def("steps", [] { return names([](int i) { return fb_step_name(i); }); });
 }

@@ -101,67 +101,73 @@ Weights::Weights(const OrtApi& api, const OrtKernelInfo* info, int64_t per_layer
   check(api, call(api, kKernelInputCount, info, &inputs));
   const size_t count = inputs - std::min(inputs, kFirstWeight);
   if (count == 0 || count % per_layer_) throw Invalid("%zu weights, but every layer has %zu", count, per_layer_);
-  layers.resize(count / per_layer_);
-  for (size_t i = 0; i < layers.size(); ++i) read_layer(i);
+  for (; layer_ < count / per_layer_; ++layer_, next_ = linears_ = 0) add_layer(blocks, *this);
 }
 
-void Weights::read_layer(size_t number) {
-  layer_ = number, first_ = kFirstWeight + number * per_layer_;
-  fb_layer& layer = layers[number];
-  layer.query = linear(0, 0), layer.key = linear(2, 1), layer.value = linear(4, 2);
-  layer.attention_out = linear(6, 3), layer.ffn_in = linear(10, 4), layer.ffn_out = linear(12, 5);
-  layer.attention_norm = {vector(8, hidden()), vector(9, hidden()), 0};
-  layer.output_norm = {vector(14, hidden()), vector(15, hidden()), 0};
-}
-
-fb_linear Weights::linear(size_t place, size_t extra) {
-  const Tensor weight = tensor(place);
+LinearParts Weights::linear(std::string_view part) {
+  const size_t place = next_, extra = kLayerTensors + linears_;
+  next_ += 2, ++linears_;
+  const Tensor weight = tensor(place, part, "weight");
+  const auto named = [&] { return name(place, part, "weight"); };
   int32_t type = FB_F32;
   switch (weight.type) {
     case kFloat: break;
     case kFloat16: type = FB_F16; break;
     case kBfloat16: type = FB_BF16; break;
     case kInt8: type = FB_S8, int8 = true; break;
-    default: throw Invalid("%s is not float32, float16, bfloat16 or int8", name(place).c_str());
+    default: throw Invalid("%s is not float32, float16, bfloat16 or int8", named().c_str());
   }
-  if (weight.shape.size() != 2) throw Invalid("%s has %zu dimensions, not 2", name(place).c_str(), weight.shape.size());
+  if (weight.shape.size() != 2) throw Invalid("%s has %zu dimensions, not 2", named().c_str(), weight.shape.size());
   const int64_t outputs = weight.shape[0], inputs = weight.shape[1];
+  if (hidden_ == 0) hidden_ = inputs;  // of the first query
   const bool extras = per_layer_ == kAllWeights;
-  const float* scales = extras ? vector(kPlainWeights + extra, outputs) : nullptr;
-  if (type == FB_S8 && !scales) throw Invalid("%s is int8 and has no scales", name(place).c_str());
-  return {{weight.data, outputs, inputs, inputs, 1, scales, type},
-          vector(place + 1, outputs),
-          extras ? vector(kPlainWeights + 6 + extra, inputs) : nullptr};
+  const float* scales = extras ? vector(extra, outputs, part, "scales") : nullptr;
+  if (type == FB_S8 && !scales) throw Invalid("%s is int8 and has no scales", named().c_str());
+  LinearParts parts;
+  parts.weight = {sizeof(fb_matrix), type, weight.data, outputs, inputs, inputs, 1, scales};
+  parts.linear.bias = vector(place + 1, outputs, part, "bias");
+  parts.linear.input_scales = extras ? vector(extra + kLayerLinears, inputs, part, "input_scales") : nullptr;
+  return parts;
+}
+
+fb_norm Weights::norm(std::string_view part) {
+  const size_t place = next_;
+  next_ += 2;
+  const float *gain = vector(place, hidden_, part, "gain"), *bias = vector(place + 1, hidden_, part, "bias");
+  return {sizeof(fb_norm), FB_LAYER_NORM, gain, bias, 0};
 }
 
 // Null where the tensor has no elements: missing.
-const float* Weights::vector(size_t place, int64_t size) {
-  const Tensor values = tensor(place);
+const float* Weights::vector(size_t place, int64_t size, std::string_view part, const char* field) {
+  const Tensor values = tensor(place, part, field);
+  const auto named = [&] { return name(place, part, field); };
   const int64_t count = values.elements();
   if (count == 0) return nullptr;
   if (count != size)
-    throw Invalid("%s has %lld elements, not %lld", name(place).c_str(), static_cast<long long>(count),
+    throw Invalid("%s has %lld elements, not %lld", named().c_str(), static_cast<long long>(count),
                   static_cast<long long>(size));
   if (values.type == kFloat) return static_cast<const float*>(values.data);
   if (values.type != kFloat16 && values.type != kBfloat16)
-    throw Invalid("%s is not float32, float16 or bfloat16", name(place).c_str());
+    throw Invalid("%s is not float32, float16 or bfloat16", named().c_str());
   const auto* halves = static_cast<const uint16_t*>(values.data);
   auto& floats = converted_.emplace_back(std::make_unique<float[]>(static_cast<size_t>(count)));
   std::transform(halves, halves + count, floats.get(), values.type == kFloat16 ? half_value : bf16_value);
   return floats.get();
 }
 
-Tensor Weights::tensor(size_t place) const {
+Tensor Weights::tensor(size_t place, std::string_view part, const char* field) const {
   int constant = 0;
   const OrtValue* value = nullptr;
-  check(api_, call(api_, kGetConstantInput, info_, first_ + place, &constant, &value));
+  check(api_, call(api_, kGetConstantInput, info_, kFirstWeight + layer_ * per_layer_ + place, &constant, &value));
   if (!constant || !value)
-    throw Invalid("%s is not constant; weights are initializers that are not inputs of the graph", name(place).c_str());
+    throw Invalid("%s is not constant; weights are initializers that are not inputs of the graph",
+                  name(place, part, field).c_str());
   return Tensor(api_, value);
 }
 
-std::string Weights::name(size_t place) const {
-  return "layer " + std::to_string(layer_) + " " + kWeights[place] + " (input " + std::to_string(first_ + place) + ")";
+std::string Weights::name(size_t place, std::string_view part, const char* field) const {
+  return "layer " + std::to_string(layer_) + " " + std::string(part) + "." + field + " (input " +
+         std::to_string(kFirstWeight + layer_ * per_layer_ + place) + ")";
 }
 
 }  // namespace fusebert::ort

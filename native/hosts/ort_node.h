@@ -2,10 +2,11 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "fusebert.h"
 #include "ort_api.h"
+#include "parts.h"
 
 namespace fusebert::ort {
 
@@ -40,37 +41,35 @@ struct Tensor {
   std::vector<int64_t> shape;
 };
 
-// The constant inputs of a node, from the third on: per layer the weights of kWeights, in that order. The layers are
-// views into the tensors and into this object.
+// The constant inputs of a node, from the third on: per layer those of add_layer (parts.h) in its order, then perhaps
+// the scales of every linear, then the input scales of every linear. The blocks are views into the tensors and into
+// this object.
 class Weights {
  public:
   Weights(const OrtApi& api, const OrtKernelInfo* info, int64_t per_layer);
-  int64_t hidden() const { return layers[0].query.weight.columns; }
+  int64_t hidden() const { return hidden_; }
 
-  std::vector<fb_layer> layers;  // with weights, and nothing else
-  bool int8 = false;             // some weight is
+  Blocks blocks;      // with weights, and nothing else
+  bool int8 = false;  // some weight is
+
+  // The next parts of a layer.
+  LinearParts linear(std::string_view part);
+  fb_norm norm(std::string_view part);
 
  private:
-  void read_layer(size_t number);
-  fb_linear linear(size_t place, size_t extra);
-  const float* vector(size_t place, int64_t size);
-  Tensor tensor(size_t place) const;
-  std::string name(size_t place) const;
+  const float* vector(size_t place, int64_t size, std::string_view part, const char* field);
+  Tensor tensor(size_t place, std::string_view part, const char* field) const;
+  std::string name(size_t place, std::string_view part, const char* field) const;
 
   const OrtApi& api_;
   const OrtKernelInfo* info_;
-  size_t per_layer_, layer_ = 0, first_ = 0;
+  int64_t hidden_ = 0;
+  size_t per_layer_, layer_ = 0;
+  size_t next_ = 0, linears_ = 0;  // of this layer's inputs and linears
   std::vector<std::unique_ptr<float[]>> converted_;
 };
 
-inline constexpr int64_t kPlainWeights = 16, kAllWeights = 28;  // per layer: without and with scales
-inline constexpr const char* kWeights[kAllWeights] = {
-    "query.weight", "query.bias", "key.weight", "key.bias", "value.weight", "value.bias", "attention_out.weight",
-    "attention_out.bias", "attention_norm.gain", "attention_norm.bias", "ffn_in.weight", "ffn_in.bias",
-    "ffn_out.weight", "ffn_out.bias", "output_norm.gain", "output_norm.bias",
-    // Scales of int8 weights, and input scales.
-    "query.scales", "key.scales", "value.scales", "attention_out.scales", "ffn_in.scales", "ffn_out.scales",
-    "query.input_scales", "key.input_scales", "value.input_scales", "attention_out.input_scales", "ffn_in.input_scales",
-    "ffn_out.input_scales"};
+inline constexpr int64_t kPlainWeights = kLayerTensors;                    // per layer: without scales
+inline constexpr int64_t kAllWeights = kPlainWeights + 2 * kLayerLinears;  // and with them
 
 }  // namespace fusebert::ort

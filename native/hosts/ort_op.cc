@@ -1,12 +1,10 @@
 // ONNX Runtime's way in: the operator Encoder of the domain fusebert, through the C table of functions alone.
 //
 // Inputs: rows [B, S, H], or [B * S, H] with a mask [B, S]; the mask (forms: batch.h) or ""; then 16 constant weights
-// per layer in the order of kWeights (ort_node.h), or 28 with attribute weights_per_layer = 28: with the scales of int8
-// weights. A tensor without elements is a missing one. Outputs: the encoded rows, then the rows after each layer that
-// attribute `taps` names. Attributes: heads, activation, epsilon, scale, precision, ranges (settings.h), padding
-// (batch.h), threads, taps, weights_per_layer.
-#include <unistd.h>
-
+// per layer (order: parts.h), or 28 with attribute weights_per_layer = 28: with the scales of int8 weights. A tensor
+// without elements is a missing one. Outputs: the encoded rows, then the rows after each layer that attribute `taps`
+// names. Attributes: heads, activation, epsilon, scale, precision, ranges (settings.h), padding (batch.h), threads,
+// taps, weights_per_layer.
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -17,7 +15,9 @@
 #include "batch.h"
 #include "error.h"
 #include "ort_node.h"
+#include "pool.h"
 #include "settings.h"
+#include "status.h"
 
 namespace fusebert::ort {
 namespace {
@@ -37,32 +37,10 @@ Status guard(const OrtApi& api, const F& f) noexcept {
   }
 }
 
-// The same for a status of the core.
-void core_check(fb_status status, const fb_error& error) {
-  if (status == FB_OUT_OF_MEMORY) throw std::bad_alloc();
-  if (status != FB_OK) throw Invalid("%s", error.message);
-}
-
-// Nodes and sessions with the same number of threads share them, so that they take turns instead of crowding the cores.
-// A forked process starts its own.
-std::shared_ptr<fb_pool> shared_pool(int64_t threads) {
-  static std::mutex mutex;
-  static auto& pools = *new std::map<std::pair<pid_t, int64_t>, std::weak_ptr<fb_pool>>;  // may outlive all statics
-  if (threads < 0 || threads > 1024) throw Invalid("threads: 1 to 1024, or 0 for all usable cores");
-  const std::lock_guard lock(mutex);
-  auto& known = pools[{getpid(), threads}];
-  if (auto pool = known.lock()) return pool;
-  fb_pool* made = nullptr;
-  fb_error error{};
-  core_check(fb_pool_create(static_cast<int32_t>(threads), &made, &error), error);
-  std::shared_ptr<fb_pool> pool(made, fb_pool_destroy);
-  known = pool;
-  return pool;
-}
-
 class Kernel {
  public:
-  Kernel(const OrtApi& api, const OrtKernelInfo* info, std::optional<int64_t> threads) : api_(api) {
+  Kernel(const OrtApi& api, const OrtKernelInfo* info, std::optional<int64_t> threads)
+      : api_(api), pool_(threads.value_or(Attribute(api, info, "threads").number(0))) {
     const auto attribute = [&](const char* name) { return Attribute(api, info, name); };
     Weights weights(api, info, attribute("weights_per_layer").number(kPlainWeights));
     Settings settings;
@@ -72,28 +50,21 @@ class Kernel {
     settings.scale = attribute("scale").numbers();
     settings.precision = attribute("precision").word("fp32");
     settings.ranges = attribute("ranges").numbers();
-    configure(settings, weights.layers);
-    if (weights.int8 && weights.layers[0].plan[0].precision != FB_S8)
+    configure(settings, weights.blocks);
+    if (weights.int8 && weights.blocks[0].attention.query->precision != FB_S8)
       throw Invalid("int8 weights need precision int8 or int8-bf16, not %s", settings.precision.c_str());
 
     const std::string padding = attribute("padding").word("skip");
     const auto known = hidden_named(padding);
     if (!known) throw Invalid("padding '%s' is unknown; use one of skip, first, compute", padding.c_str());
     padding_ = *known;
-    layers_ = weights.layers.size();
+    layers_ = weights.blocks.size() / kLayerBlocks;
     hidden_ = weights.hidden();
-    heads_ = weights.layers[0].heads;
-    for (const fb_layer& layer : weights.layers)
-      if (layer.heads != heads_) heads_ = 1;
+    heads_ = weights.blocks[0].attention.heads;
+    for (const BlockParts& block : weights.blocks)
+      if (block.attention.heads != heads_) heads_ = 1;
     take_taps(attribute("taps").whole_numbers(), info);
-    pool_ = shared_pool(threads.value_or(attribute("threads").number(0)));
-
-    const fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), weights.layers.data(), static_cast<int32_t>(layers_),
-                               static_cast<int32_t>(hidden_)};
-    fb_encoder* made = nullptr;
-    fb_error error{};
-    core_check(fb_encoder_create(&spec, pool_.get(), &made, &error), error);
-    encoder_.reset(made);
+    encoder_ = make_encoder(weights.blocks, hidden_, pool_.get());
   }
 
   void compute(OrtKernelContext* context) const {
@@ -103,20 +74,19 @@ class Kernel {
     const auto [sequences, length] = sizes(*rows, mask);
     const Batch batch(mask ? &*mask : nullptr, sequences, length, heads_, padding_);
 
-    fb_run run{};
-    run.size = sizeof run;
+    auto run = unset<fb_run>();
     run.input = static_cast<const float*>(rows->data);
     run.output = output(context, 0, rows->shape);
     run.pool = pool_.get();
     batch.describe(run);
     size_t outputs = 0;
     check(api_, call(api_, kGetOutputCount, context, &outputs));
-    std::vector<float*> states(layers_);
-    for (size_t i = 1; i < outputs; ++i) states[taps_[i - 1]] = output(context, i, rows->shape);
-    if (outputs > 1) run.hidden_states = states.data(), run.hidden_state_count = static_cast<int32_t>(layers_);
+    std::vector<float*> states;
+    for (size_t i = 1; i < outputs; ++i) states.push_back(output(context, i, rows->shape));
+    run.taps = taps_.data(), run.states = states.data();
+    run.tap_count = static_cast<int32_t>(states.size());
 
-    fb_error error{};
-    core_check(fb_encoder_run(encoder_.get(), &run, &error), error);
+    call_core([&](fb_error* error) { return fb_encoder_run(encoder_.get(), &run, error); });
     batch.clear(run.output, hidden_);
     for (float* const state : states)
       if (state) batch.clear(state, hidden_);
@@ -131,7 +101,7 @@ class Kernel {
       if (tap < 0 || tap >= static_cast<int64_t>(layers_) || taken[static_cast<size_t>(tap)])
         throw Invalid("taps are different layers from 0 to %zu", layers_ - 1);
       taken[static_cast<size_t>(tap)] = true;
-      taps_.push_back(static_cast<size_t>(tap));
+      taps_.push_back(static_cast<int32_t>((tap + 1) * static_cast<int64_t>(kLayerBlocks)) - 1);
     }
     size_t outputs = 0;
     check(api_, call(api_, kKernelOutputCount, info, &outputs));
@@ -178,17 +148,13 @@ class Kernel {
     return {mask->shape[0], mask->shape[1]};
   }
 
-  struct Destroy {
-    void operator()(fb_encoder* encoder) const { fb_encoder_destroy(encoder); }
-  };
-
   const OrtApi& api_;
   size_t layers_ = 0;
   int64_t hidden_ = 0, heads_ = 1;
   Hidden padding_ = Hidden::skip;
-  std::vector<size_t> taps_;
-  std::shared_ptr<fb_pool> pool_;
-  std::unique_ptr<fb_encoder, Destroy> encoder_;
+  std::vector<int32_t> taps_;  // places where layers end
+  NodePool pool_;
+  EncoderHandle encoder_;
 };
 
 // The operator as one session sees it: with that session's number of threads.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "error.h"
+#include "status.h"
 
 namespace fusebert {
 namespace {
@@ -109,9 +110,9 @@ void NodeBatch::see(Hidden hidden) {
 }
 
 void NodeBatch::run(const fb_encoder* encoder, fb_run run, int64_t width) const {
-  fb_error error{};
+  const auto encode = [&] { call_core([&](fb_error* error) { return fb_encoder_run(encoder, &run, error); }); };
   batch_->describe(run);
-  check(fb_encoder_run(encoder, &run, &error), error);
+  encode();
   if (!blind_.empty()) {
     // The core takes the mean where nothing is seen, as with the lowest float. The graph adds the same number to all
     // scores, which leaves a softmax over all positions, coarser the larger the number is: that, instead.
@@ -125,10 +126,10 @@ void NodeBatch::run(const fb_encoder* encoder, fb_run run, int64_t width) const 
     run.visible = nullptr;
     run.bias = &blind_value_;
     std::fill_n(run.bias_stride, 4, 0);
-    check(fb_encoder_run(encoder, &run, &error), error);
+    encode();
   }
   batch_->clear(run.output, width);
-  for (int32_t i = 0; i < run.hidden_state_count; ++i) batch_->clear(run.hidden_states[i], width);
+  for (int32_t i = 0; i < run.tap_count; ++i) batch_->clear(run.states[i], width);
 }
 
 }  // namespace fusebert

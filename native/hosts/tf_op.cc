@@ -10,8 +10,9 @@
 
 #include "batch.h"
 #include "error.h"
-#include "factors.h"
 #include "fusebert.h"
+#include "pool.h"
+#include "ranges.h"
 #include "tf_api.h"
 #include "tf_batch.h"
 #include "tf_weights.h"
@@ -96,7 +97,8 @@ class Attributes {
 // One Bert node of a graph. It does not change but for its weights, so calls may overlap.
 class Kernel {
  public:
-  Kernel(const Attributes& attributes, bool gives_states) : layers_(layers_of(attributes.integer("NumWeights"))) {
+  Kernel(const Attributes& attributes, bool gives_states)
+      : layers_(layers_of(attributes.integer("NumWeights"))), pool_(attributes.integer("NumThreads")) {
     if (gives_states && attributes.integer("NumHiddenStates") != static_cast<int64_t>(layers_))
       throw Invalid("NumHiddenStates must be the number of layers, %zu", layers_);
     read_sizes(attributes);
@@ -104,16 +106,16 @@ class Kernel {
     rule_ = {attributes.flag("AdditiveMask"), attributes.number("MaskValue")};
     if (!std::isfinite(rule_.value)) throw Invalid("MaskValue must be finite");
     hidden_ = hidden_named(attributes.text("Padding")).value_or(Hidden::compute);
-    pool_ = shared_pool(static_cast<int32_t>(std::min<int64_t>(attributes.integer("NumThreads"), 1 << 20)));
   }
 
   void compute(TF_OpKernelContext* context, const Status& status) {
     const Tensor embedded = input(context, 0, status), mask = input(context, 1, status);
     const Extent extent = extent_of(embedded.get(), mask.get(), settings_.hidden, settings_.heads);
     std::vector<Tensor> tensors;
-    for (size_t i = 0; i < layers_ * kTensorsPerLayer; ++i)
+    for (size_t i = 0; i < layers_ * kLayerTensors; ++i)
       tensors.push_back(input(context, static_cast<int>(i) + 2, status));
-    const EncoderHandle encoder = weights_.encoder(std::move(tensors), settings_, pool_.get());
+    fb_pool* const pool = pool_.get();
+    const EncoderHandle encoder = weights_.encoder(std::move(tensors), settings_, pool);
     const NodeBatch batch(mask.get(), extent, settings_.heads, rule_, hidden_);
 
     std::vector<Tensor> outputs;
@@ -122,13 +124,14 @@ class Kernel {
       outputs.push_back(output_like(embedded.get(), context, i, status));
       data.push_back(static_cast<float*>(TF_TensorData(outputs.back().get())));
     }
-    fb_run run{};
-    run.size = sizeof run;
+    auto run = unset<fb_run>();
     run.input = static_cast<const float*>(TF_TensorData(embedded.get()));
     run.output = data[0];
-    run.hidden_states = data.data() + 1;
-    run.hidden_state_count = static_cast<int32_t>(data.size()) - 1;
-    run.pool = pool_.get();
+    std::vector<int32_t> taps;  // the places where layers end
+    while (taps.size() + 1 < data.size()) taps.push_back(static_cast<int32_t>((taps.size() + 1) * kLayerBlocks) - 1);
+    run.taps = taps.data(), run.states = data.data() + 1;
+    run.tap_count = static_cast<int32_t>(taps.size());
+    run.pool = pool;
     Calibration::Watch watch(layers_);
     if (calibration_) run.observer = watch.observer();
     batch.run(encoder.get(), run, settings_.hidden);
@@ -137,10 +140,9 @@ class Kernel {
 
  private:
   static size_t layers_of(int64_t weights) {
-    if (weights < 1 || weights % static_cast<int64_t>(kTensorsPerLayer))
-      throw Invalid("NumWeights is %lld, but a layer has %zu weights", static_cast<long long>(weights),
-                    kTensorsPerLayer);
-    return static_cast<size_t>(weights) / kTensorsPerLayer;
+    if (weights < 1 || weights % static_cast<int64_t>(kLayerTensors))
+      throw Invalid("NumWeights is %lld, but a layer has %zu weights", static_cast<long long>(weights), kLayerTensors);
+    return static_cast<size_t>(weights) / kLayerTensors;
   }
 
   void read_sizes(const Attributes& attributes) {
@@ -165,7 +167,7 @@ class Kernel {
     const bool bf16 = attributes.type("NonQuantizableDataType") == TF_BFLOAT16;
     settings_.layers.precision = int8 ? (bf16 ? "int8-bf16" : "int8") : (bf16 ? "bf16" : "fp32");
     const std::string path = attributes.text("QuantizationFactorsPath");
-    settings_.factors = attributes.numbers("QuantizationFactors");
+    settings_.ranges = attributes.numbers("QuantizationFactors");
     settings_.input_scales = attributes.numbers("InputScales");
     if (attributes.flag("CalibrateQuantFactors")) {
       if (int8 || bf16)
@@ -174,15 +176,15 @@ class Kernel {
       calibration_ = Calibration::of(path, layers_);
     }
     if (!int8) {  // they stay in a graph that runs in floats for now
-      settings_.factors.clear(), settings_.input_scales.clear();
-    } else if (!settings_.factors.empty()) {
+      settings_.ranges.clear(), settings_.input_scales.clear();
+    } else if (!settings_.ranges.empty()) {
       if (!path.empty()) throw Invalid("give QuantizationFactors or QuantizationFactorsPath, not both");
-      check_factors(settings_.factors, layers_, "QuantizationFactors");
+      check_ranges(settings_.ranges, layers_, "QuantizationFactors");
     } else if (!path.empty()) {
-      settings_.factors = read_factors(path, layers_);
+      settings_.ranges = read_ranges(path, layers_);
     }
     if (settings_.input_scales.empty()) return;
-    if (!settings_.factors.empty()) throw Invalid("give InputScales or quantisation factors, not both");
+    if (!settings_.ranges.empty()) throw Invalid("give InputScales or quantisation factors, not both");
     if (settings_.input_scales.size() != 2 * layers_ * static_cast<size_t>(settings_.hidden))
       throw Invalid("InputScales hold %zu numbers, but %zu layers need %zu", settings_.input_scales.size(), layers_,
                     2 * layers_ * static_cast<size_t>(settings_.hidden));
@@ -204,10 +206,10 @@ class Kernel {
   }
 
   size_t layers_;
+  NodePool pool_;
   NodeSettings settings_{};
   MaskRule rule_{};
   Hidden hidden_{};
-  PoolHandle pool_;
   Weights weights_;
   std::shared_ptr<Calibration> calibration_;
 };
@@ -242,7 +244,7 @@ void infer(TF_ShapeInferenceContext* context, TF_Status* status) {
   };
   check_rank(1, 2, 4);
   check_rank(0, 2, 3);
-  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(kTensorsPerLayer);
+  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(kLayerTensors);
   for (int i = 0; i <= (GivesStates ? layers : 0) && good(); ++i)
     TF_ShapeInferenceContextSetOutput(context, i, checked.get(), status);
 }

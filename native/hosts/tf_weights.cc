@@ -7,14 +7,10 @@
 #include <span>
 
 #include "error.h"
-#include "factors.h"
+#include "status.h"
 
 namespace fusebert {
 namespace {
-
-// A fixed range this wide takes steps of a third: most of the numbers would become 0. The product then finds its range
-// per token, as without factors. (The op that the files were made for left such a product in floats.)
-constexpr float kLargestStep = 1.0f / 3;
 
 uint64_t mix(uint64_t state, uint64_t word) {
   const auto product = static_cast<unsigned __int128>(state ^ word) * 0x9e3779b97f4a7c15ull;
@@ -30,32 +26,42 @@ uint64_t pair(const float* data, int64_t at) {
   return word;
 }
 
-// One layer's 16 tensors: checks their shapes and says what the core shall read.
-class LayerTensors {
+// The tensors of a node, taken one after the other: checks their shapes and says what the core shall read.
+class Tensors {
  public:
-  LayerTensors(std::span<const Tensor> tensors, const NodeSettings& settings, size_t number)
-      : tensors_(tensors), settings_(settings), number_(number) {}
+  Tensors(std::span<const Tensor> tensors, const NodeSettings& settings) : tensors_(tensors) {
+    const int64_t hidden = settings.hidden, heads = settings.heads, inner = settings.inner, size = hidden / heads;
+    const Linear projection{{{hidden, hidden}, {hidden, heads, size}}, {{hidden}, {heads, size}}};
+    for (const char* name : {"query", "key", "value"}) linears_[name] = projection;
+    linears_["out"] = {{{hidden, hidden}, {heads, size, hidden}}, {{hidden}}};
+    linears_["up"] = {{{hidden, inner}}, {{inner}}};
+    linears_["down"] = {{{inner, hidden}}, {{hidden}}};
+    width_ = {{hidden}};
+  }
 
-  fb_layer describe() const {
-    const int64_t hidden = settings_.hidden, heads = settings_.heads, inner = settings_.inner, size = hidden / heads;
-    const auto projection = [&](size_t at, const char* name) {
-      return linear(at, name, {{hidden, hidden}, {hidden, heads, size}}, {{hidden}, {heads, size}});
-    };
-    fb_layer layer{};
-    layer.query = projection(0, "query"), layer.key = projection(2, "key"), layer.value = projection(4, "value");
-    layer.attention_out = linear(6, "attention output", {{hidden, hidden}, {heads, size, hidden}}, {{hidden}});
-    layer.attention_norm = norm(8, "attention");
-    layer.ffn_in = linear(10, "intermediate", {{hidden, inner}}, {{inner}});
-    layer.ffn_out = linear(12, "output", {{inner, hidden}}, {{hidden}});
-    layer.output_norm = norm(14, "output");
-    return layer;
+  // A weight is stored [inputs, outputs], its sizes perhaps split by heads; the core wants outputs as rows.
+  LinearParts linear(std::string_view name) {
+    const Linear& shapes = linears_.at(std::string(name));
+    const int64_t inputs = shapes.weight[0][0], outputs = shapes.weight[0][1];
+    LinearParts parts;
+    parts.weight = {sizeof(fb_matrix), FB_F32, take(name, "weight", shapes.weight), outputs, inputs, 1,
+                    outputs,           nullptr};
+    parts.linear.bias = take(name, "bias", shapes.bias);
+    return parts;
+  }
+  fb_norm norm(std::string_view name) {
+    const float* const gain = take(name, "gain", width_);
+    return {sizeof(fb_norm), FB_LAYER_NORM, gain, take(name, "bias", width_), 0};
   }
 
  private:
   using Shapes = std::vector<std::vector<int64_t>>;
+  struct Linear {
+    Shapes weight, bias;  // any of these
+  };
 
-  const float* tensor(size_t at, const std::string& name, const Shapes& allowed) const {
-    const TF_Tensor* const tensor = tensors_[at].get();
+  const float* take(std::string_view part, const char* field, const Shapes& allowed) {
+    const TF_Tensor* const tensor = tensors_[next_++].get();
     const auto fits = [&](const std::vector<int64_t>& shape) {
       if (TF_NumDims(tensor) != static_cast<int>(shape.size())) return false;
       for (size_t i = 0; i < shape.size(); ++i)
@@ -69,54 +75,30 @@ class LayerTensors {
       for (size_t i = 0; i < shape.size(); ++i) shapes += (i ? ", " : "") + std::to_string(shape[i]);
       shapes += ")";
     }
-    throw Invalid("weights[%zu], the %s of layer %zu, has shape %s; expected %s", number_ * kTensorsPerLayer + at,
-                  name.c_str(), number_, shape_text(tensor).c_str(), shapes.c_str());
-  }
-
-  // A weight is stored [inputs, outputs], its sizes perhaps split by heads; the core wants outputs as rows.
-  fb_linear linear(size_t at, const std::string& name, const Shapes& weight, const Shapes& bias) const {
-    const int64_t inputs = weight[0][0], outputs = weight[0][1];
-    return {{tensor(at, name + " weight", weight), outputs, inputs, 1, outputs, nullptr, FB_F32},
-            tensor(at + 1, name + " bias", bias),
-            nullptr};
-  }
-  fb_norm norm(size_t at, const std::string& name) const {
-    const Shapes width{{settings_.hidden}};
-    return {tensor(at, name + " LayerNorm gamma", width), tensor(at + 1, name + " LayerNorm beta", width), 0};
+    throw Invalid("weights[%zu], %.*s.%s of layer %zu, has shape %s; expected %s", next_ - 1,
+                  static_cast<int>(part.size()), part.data(), field, (next_ - 1) / kLayerTensors,
+                  shape_text(tensor).c_str(), shapes.c_str());
   }
 
   std::span<const Tensor> tensors_;
-  const NodeSettings& settings_;
-  size_t number_;
+  size_t next_ = 0;
+  std::map<std::string, Linear> linears_;
+  Shapes width_;
 };
 
-std::vector<fb_layer> describe(const std::vector<Tensor>& tensors, const NodeSettings& settings) {
-  std::vector<fb_layer> layers;
-  for (size_t i = 0; i < tensors.size() / kTensorsPerLayer; ++i)
-    layers.push_back(LayerTensors({tensors.data() + i * kTensorsPerLayer, kTensorsPerLayer}, settings, i).describe());
-  configure(settings.layers, layers);
-  for (size_t i = 0; i < settings.factors.size(); i += 2) {
-    const float low = settings.factors[i], high = settings.factors[i + 1];
-    if ((std::max(high, 0.0f) - std::min(low, 0.0f)) / 255 > kLargestStep) continue;
-    fb_plan& plan = layers[i / kFactorsPerLayer].plan[i % kFactorsPerLayer / 2];
-    plan.input_min = low, plan.input_max = high;
+void describe(const std::vector<Tensor>& tensors, const NodeSettings& settings, Blocks& blocks) {
+  Tensors source(tensors, settings);
+  for (size_t i = 0; i < tensors.size() / kLayerTensors; ++i) add_layer(blocks, source);
+  configure(settings.layers, blocks);
+  for (size_t i = 0; i < settings.ranges.size(); i += 2)
+    set_range(blocks[i / kBlockRanges], static_cast<int>(i % kBlockRanges / 2), settings.ranges[i],
+              settings.ranges[i + 1]);
+  if (settings.input_scales.empty()) return;
+  const float* scales = settings.input_scales.data();
+  for (BlockParts& block : blocks) {
+    for (fb_linear* linear : block.product(0)) linear->input_scales = scales;
+    scales += settings.hidden;
   }
-  for (size_t i = 0; i < layers.size() && !settings.input_scales.empty(); ++i) {
-    const auto width = static_cast<size_t>(settings.hidden);
-    const float* const scales = &settings.input_scales[2 * i * width];
-    for (fb_linear* linear : {&layers[i].query, &layers[i].key, &layers[i].value}) linear->input_scales = scales;
-    layers[i].ffn_in.input_scales = scales + width;
-  }
-  return layers;
-}
-
-EncoderHandle pack(const std::vector<fb_layer>& layers, const NodeSettings& settings, fb_pool* pool) {
-  const fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), layers.data(), static_cast<int32_t>(layers.size()),
-                             static_cast<int32_t>(settings.hidden)};
-  fb_encoder* encoder = nullptr;
-  fb_error error{};
-  check(fb_encoder_create(&spec, pool, &encoder, &error), error);
-  return {encoder, [](fb_encoder* e) { fb_encoder_destroy(e); }};
 }
 
 // Everything that an encoder is made of, as a key.
@@ -124,34 +106,27 @@ std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
   put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
-  put(s.factors.size());
-  for (const auto& list : {s.factors, s.input_scales})
+  put(s.ranges.size());
+  for (const auto& list : {s.ranges, s.input_scales})
     for (const float number : list) put(number);
   const char* isa = nullptr;  // FUSEBERT_ISA may change between two encoders
-  fb_error error{};
-  check(fb_isa(&isa, &error), error);
+  call_core([&](fb_error* error) { return fb_isa(&isa, error); });
   return key + s.layers.activation + "/" + s.layers.precision + "/" + isa;
 }
 
-EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const std::vector<fb_layer>& layers,
-                             const NodeSettings& settings, fb_pool* pool) {
+EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const Blocks& blocks, const NodeSettings& settings,
+                             fb_pool* pool) {
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::map<std::string, std::weak_ptr<const fb_encoder>>;
   std::lock_guard lock(mutex);  // also while packing: the kernels that wait often want the same encoder
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto& place = known[key(digest, settings)];
   EncoderHandle found = place.lock();
-  if (!found) place = found = pack(layers, settings, pool);
+  if (!found) place = found = make_encoder(blocks, settings.hidden, pool);
   return found;
 }
 
 }  // namespace
-
-void check(fb_status status, const fb_error& error) {
-  if (status == FB_OUT_OF_MEMORY) throw std::bad_alloc();
-  if (status == FB_INVALID) throw Invalid("%s", error.message);
-  if (status != FB_OK) throw std::runtime_error(error.message);
-}
 
 std::string shape_text(const TF_Tensor* tensor) {
   std::string text = "(";
@@ -159,28 +134,16 @@ std::string shape_text(const TF_Tensor* tensor) {
   return text + ")";
 }
 
-PoolHandle shared_pool(int32_t threads) {
-  static std::mutex& mutex = *new std::mutex;
-  static auto& known = *new std::map<int32_t, std::weak_ptr<fb_pool>>;
-  std::lock_guard lock(mutex);
-  PoolHandle pool = known[threads].lock();
-  if (pool) return pool;
-  fb_pool* made = nullptr;
-  fb_error error{};
-  check(fb_pool_create(threads, &made, &error), error);
-  known[threads] = pool = PoolHandle(made, DestroyPool());
-  return pool;
-}
-
 EncoderHandle Weights::encoder(std::vector<Tensor> tensors, const NodeSettings& settings, fb_pool* pool) {
   if (const auto now = held(); now && now->holds(tensors)) return now->encoder;
   std::lock_guard packing(packing_);
   const auto now = held();  // another call may have packed them by now
   if (now && now->holds(tensors)) return now->encoder;
-  const auto layers = describe(tensors, settings);  // checks the shapes
+  Blocks blocks;
+  describe(tensors, settings, blocks);  // checks the shapes
   const Digest numbers = digest(tensors);
   EncoderHandle encoder =
-      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, layers, settings, pool);
+      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, blocks, settings, pool);
   const uint64_t some = sample(tensors);
   auto next = std::make_shared<const Held>(Held{std::move(tensors), some, numbers, encoder});
   std::lock_guard lock(mutex_);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "fusebert.h"
+#include "parts.h"
 #include "settings.h"
 #include "tf_api.h"
 
@@ -24,24 +24,13 @@ struct DeleteTensor {
 using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 std::string shape_text(const TF_Tensor* tensor);
 
-constexpr size_t kTensorsPerLayer = 16;
-
 // What an encoder is besides its weights.
 struct NodeSettings {
   int64_t hidden, heads, inner;
   Settings layers;
-  std::vector<float> factors;       // of static quantisation, or empty
+  std::vector<float> ranges;        // of static quantisation, or empty
   std::vector<float> input_scales;  // [layers, 2, hidden] of qkv and ffn_in, or empty
 };
-
-struct DestroyPool {
-  void operator()(fb_pool* pool) const { fb_pool_destroy(pool); }
-};
-using PoolHandle = std::shared_ptr<fb_pool>;
-// The pool of so many threads that all kernels use; 0: as many as there are cores.
-PoolHandle shared_pool(int32_t threads);
-
-using EncoderHandle = std::shared_ptr<const fb_encoder>;
 
 class Weights {
  public:
@@ -64,8 +53,5 @@ class Weights {
   static uint64_t sample(const std::vector<Tensor>& tensors);
   static Digest digest(const std::vector<Tensor>& tensors);
 };
-
-// Throws what a status of the C ABI says.
-void check(fb_status status, const fb_error& error);
 
 }  // namespace fusebert

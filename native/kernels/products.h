@@ -154,17 +154,12 @@ using Finish = void (*)(const typename P::Sum*, int, int, const InputRows&, int6
 // By activation; of one function each, not unrolled into every tile: that would be most of the library's code.
 template <class P>
 constexpr Finish<P> kFinish[] = {
-#define FB_FINISH(activation)                                                                                \
-  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,               \
-     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                               \
-    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return activation; }); \
-  }
-    FB_FINISH(x),
-    FB_FINISH(gelu_erf(x)),
-    FB_FINISH(gelu_tanh(x)),
-    FB_FINISH(gelu_quick(x)),
-    FB_FINISH(x < 0.0f ? vf{} : x),  // relu: a NaN stays
-    FB_FINISH(hyperbolic_tangent(x))
+#define FB_FINISH(NAME, name, number)                                                                     \
+  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,            \
+     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                            \
+    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return name(x); }); \
+  },
+    FB_ACTIVATION_LIST(FB_FINISH)
 #undef FB_FINISH
 };
 

@@ -108,8 +108,11 @@ FB_INLINE vf exponential(vf x) {
   return x < -87.3f ? vf{} : p * power;
 }
 
+// Activations by the names of FB_ACTIVATION_LIST, and what they need.
+FB_INLINE vf identity(vf x) { return x; }
+FB_INLINE vf relu(vf x) { return x < 0.0f ? vf{} : x; }  // a NaN stays
 FB_INLINE vf sigmoid(vf x) { return 1.0f / (exponential(minimum(splat(88.0f), -x)) + 1.0f); }
-FB_INLINE vf hyperbolic_tangent(vf x) {
+FB_INLINE vf tanh(vf x) {
   vf t = 1.0f - 2.0f / (exponential(minimum(splat(88.0f), magnitude(x) * 2.0f)) + 1.0f);
   vf series = x - x * x * x * 0.333333333f;  // where 1 - (almost 1) would lose digits
   return magnitude(x) < 0.02f ? series : (x < 0.0f ? -t : t);

@@ -107,7 +107,7 @@ def test_activations_and_epsilons(models, config, activation):
     folder, model = models("bert", hidden_act=config, layer_norm_eps=1e-3)
     ids = random_ids(2, 19)
     ours = fusebert.load(folder)
-    assert ours.network.encoder.layers[0].activation == activation
+    assert ours.network.encoder.blocks[1].body.activation == activation
     want = stock.run(model, ids)["last_hidden_state"]
     assert stock.error(ours.run(ids)["last_hidden_state"], want) <= 1e-5
 

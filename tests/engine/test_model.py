@@ -210,7 +210,7 @@ def test_the_isa_is_settled_when_a_model_is_loaded(folders, monkeypatch):
 
 
 def test_an_interrupt_while_observing_is_passed_on(folders):
-    from fusebert.values.blocks import Batch
+    from fusebert.values.batch import Batch
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -12,6 +12,7 @@ import fusebert
 from fusebert import _native
 from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
+from fusebert.ops.primitives import ACTIVATIONS
 from fusebert.values.blocks import Linear, Norm
 from fusebert.values.network import Dense
 
@@ -105,6 +106,17 @@ def test_numbers_need_not_be_aligned(isa):
         steps = [Dense(Linear(w[0].T, w[1, 0]), "relu", Norm(w[2, 0], w[2, 1], 1e-5)) for w in (aligned, odd)]
         want, got = (engine.DenseEngine(step, "f32", engine.pool(1), "step").run(rows) for step in steps)
         assert np.array_equal(want, got)
+
+
+def test_native_activations_are_those_of_the_vocabulary():
+    rows = np.linspace(-3, 3, 50, dtype=np.float32).reshape(-1, 1)
+    assert set(_native.activations()) == set(ACTIVATIONS)
+    for name in _native.activations():
+        step = Dense(Linear(np.ones((1, 1), np.float32)), name)
+        got = engine.DenseEngine(step, "f32", engine.pool(1), "step").run(rows)
+        assert np.allclose(got, ACTIVATIONS[name](rows), atol=1e-6), name
+    with pytest.raises(FusebertError, match="step: activation 'swish' is unknown"):
+        engine.DenseEngine(Dense(Linear(np.ones((1, 1), np.float32)), "swish"), "f32", engine.pool(1), "step")
 
 
 def test_only_the_engine_imports_the_native_module():

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 import fusebert
 from fusebert import FusebertError
 from fusebert.formats import artifact
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 IDS = [[2, 5, 6, 7, 3], [2, 9, 3, 0, 0], [4, 39, 20, 3, 1]]
 MASK = [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0]]
@@ -155,8 +155,8 @@ def test_a_tied_decoder_is_stored_once_in_fp32(tmp_path: Path, family: str) -> N
 def test_weights_are_stored_in_the_types_of_the_plan(tmp_path: Path) -> None:
     for precision, dtype in {"fp32": "float32", "bf16": "bfloat16", "int8": "int8", "int8-bf16": "int8"}.items():
         stored = load_file(save(tmp_path / precision, precision, "masked") / "model.safetensors")
-        assert stored["layer.0.query.weight"].dtype.name == dtype
-        assert stored["layer.1.ffn_out.weight"].dtype.name == dtype
+        assert stored["block.0.query.weight"].dtype.name == dtype
+        assert stored["block.3.down.weight"].dtype.name == dtype
         assert stored["embeddings.word"].dtype.name == "float32"
 
 
@@ -254,7 +254,7 @@ def test_the_saved_folder_and_its_files_obey_the_umask(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused_with_advice(tmp_path: Path) -> None:
     saved = edit_header(save(tmp_path), "version", value=artifact.VERSION + 1)
-    with pytest.raises(FusebertError, match=r"fusebert.json: version 2 is newer .* update fusebert"):
+    with pytest.raises(FusebertError, match=r"fusebert.json: version 3 is newer .* update fusebert"):
         fusebert.load(saved)
 
 
@@ -276,13 +276,13 @@ def test_junk_in_any_header_field_is_refused_or_harmless(tmp_path: Path, junk: A
         sentence = refusal(edit_header(saved, *place, value=junk))
         assert "\n" not in sentence
         if place == ("format",) or (
-            place in (("version",), ("max_length",), ("head",), ("plan",)) and junk is not True
+            place in (("version",), ("max_length",), ("head",), ("precision",)) and junk is not True
         ):
             assert f"fusebert.json: {place[0]} " in sentence or f"{place[0]}." in sentence
 
 
-@pytest.mark.parametrize("name", ["format", "version", "max_length", "labels", "problem", "embeddings", "layers",
-                                  "head", "plan", "tied"])  # fmt: skip
+@pytest.mark.parametrize("name", ["format", "version", "max_length", "labels", "problem", "embeddings", "blocks",
+                                  "order", "head", "precision", "decoder", "tied"])  # fmt: skip
 def test_a_missing_field_is_named(tmp_path: Path, name: str) -> None:
     saved = edit_header(save(tmp_path), name, value=...)
     with pytest.raises(FusebertError, match=rf"fusebert.json: {name} "):

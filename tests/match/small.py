@@ -18,7 +18,7 @@ from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.find import Finding, Found
 from fusebert.ops.graph import Graph
 from fusebert.ops.vocabulary import evaluate
-from fusebert.values.blocks import reference
+from fusebert.values.forms import reference
 from fusebert.values.plan import make_plan
 
 VOCABULARY, POSITIONS = 50, 96
@@ -265,7 +265,7 @@ def close(
         whole = assemble(finding)
     except UnsupportedError:
         return
-    standalone = Model(whole.network, make_plan("fp32", len(whole.network.encoder.layers)))
+    standalone = Model(whole.network, make_plan("fp32", len(whole.network.encoder.blocks)))
     named = {role: feeds[name] for role, name in whole.inputs.items()}
     if any("give a mask" in text for text in whole.left_out):
         named["mask"] = feeds[whole.inputs["ids"]] != finding.encoders[0].mask.hidden_id

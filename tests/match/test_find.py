@@ -92,7 +92,7 @@ def test_what_was_raised_computes_what_the_framework_computes(name):
 def test_the_stand_alone_model_gives_the_frameworks_answers(name):
     entry = zoo.get(name)
     whole = assemble(found(name))
-    model = Model(whole.network, make_plan("fp32", len(whole.network.encoder.layers)))
+    model = Model(whole.network, make_plan("fp32", len(whole.network.encoder.blocks)))
     outputs = list(entry.output_tensors)
     for kind in entry.kinds:
         given = entry.inputs(kind)

@@ -17,6 +17,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.ranges import FORMS, read_factors, write_factors
 from fusebert.measure.histogram import Histogram, choose_range
 from fusebert.values.plan import PRODUCTS, Product, make_plan
+from fusebert.values.traverse import parts
 
 RANDOM = np.random.default_rng(0)
 TEXTS = [" ".join(RANDOM.choice(stock.SPOKEN, RANDOM.integers(2, 20))) for _ in range(40)]
@@ -137,9 +138,9 @@ def test_ranges_hold_zero_even_if_nothing_was_seen():
 def test_a_range_too_wide_for_8_bits_is_found_per_token():
     ranges = np.tile(np.array([-1, 1], np.float32), (2, 4, 1))
     ranges[1, 2] = -101, 5
-    plan = make_plan("int8", 2, ranges)
-    assert plan.layers[0].ffn_in == Product("s8", -1, 1)
-    assert plan.layers[1].ffn_in == Product("s8")
+    plan = make_plan("int8", 4, ranges)
+    assert plan.blocks[1].first == Product("s8", -1, 1)
+    assert plan.blocks[3].first == Product("s8")
     assert plan.static
 
 
@@ -230,11 +231,8 @@ def test_the_tensorflow_op_takes_the_file(folder, texts, tmp_path):
     calibrate(folder, texts, tmp_path / "factors", method="percentile", percentile=99.9)
     model = fusebert.load(folder, "int8", ranges=tmp_path / "factors")
     tensors = []
-    for layer in model.network.encoder.layers:
-        for linear in (layer.query, layer.key, layer.value, layer.attention_out):
-            tensors += [linear.weight.T, linear.bias]
-        tensors += [layer.attention_norm.gain, layer.attention_norm.bias, layer.ffn_in.weight.T, layer.ffn_in.bias]
-        tensors += [layer.ffn_out.weight.T, layer.ffn_out.bias, layer.output_norm.gain, layer.output_norm.bias]
+    for _, part in parts(model.network.encoder):
+        tensors += [array.T if array.ndim == 2 else array for _, array in part.arrays()]
     ids, mask = np.random.default_rng(0).integers(0, len(stock.WORDS), (4, 9)), stock.masks(4, 9, "right")
     states = model.run(ids, mask, output_hidden_states=True, padding="compute")["hidden_states"]
     attributes = {"HiddenSize": 64, "NumAttentionHeads": 4, "IntermediateSize": 130, "HiddenAct": "gelu_erf"}

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import zoo
+from encoders import first_layers
 
 import fusebert
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
@@ -13,7 +14,9 @@ from fusebert.measure.runners.bert_node import BertNode
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.ops.graph import Node
 from fusebert.rewrite import tensorflow as rewriting
-from fusebert.values.blocks import Encoder, Layer, Linear, Norm, reference
+from fusebert.values.blocks import Encoder, Linear, Norm
+from fusebert.values.forms import reference
+from fusebert.values.traverse import POST_NORM_PARTS, post_norm_layer
 from fusebert.verbs import fused as replacing
 from fusebert.verbs.inspect import inspect
 
@@ -134,15 +137,16 @@ def node_and_layers(layers=2):
         sizes = [(HIDDEN, HIDDEN)] * 4 + [(HIDDEN, INNER), (INNER, HIDDEN)]
         pairs = [(numbers(*size), numbers(size[1])) for size in sizes]
         norms = [(numbers(HIDDEN) + 1, numbers(HIDDEN)) for _ in range(2)]
-        query, key, value, out, inner, outer = (Linear(weight.T, bias) for weight, bias in pairs)
+        linears = [Linear(weight.T, bias) for weight, bias in pairs]
         first, second = (Norm(gain, bias, 1e-5) for gain, bias in norms)
-        made.append(Layer(query, key, value, out, first, inner, outer, second, HEADS, "gelu_erf", 0.4))
+        in_order = dict(zip(POST_NORM_PARTS, (*linears[:4], first, *linears[4:], second), strict=True))
+        made += post_norm_layer(in_order.__getitem__, HEADS, "gelu_erf", 0.4)
         split = [(w.reshape(HIDDEN, HEADS, -1), b.reshape(HEADS, -1)) for w, b in pairs[:3]]
         merged = pairs[3][0].reshape(HEADS, -1, HIDDEN), pairs[3][1]
         weights += [array for pair in (*split, merged, norms[0], pairs[4], pairs[5], norms[1]) for array in pair]
     attributes = {"HiddenSize": HIDDEN, "NumAttentionHeads": HEADS, "IntermediateSize": INNER, "HiddenAct": "gelu_erf"}
     attributes |= {"LayerNormEpsilon": 1e-5, "AttentionScale": 0.4, "NumWeights": len(weights)}
-    return weights, attributes, Encoder(HIDDEN, tuple(made))
+    return weights, attributes, Encoder.of(HIDDEN, tuple(made))
 
 
 @pytest.mark.parametrize("padding", ["compute", "skip", "first"])
@@ -162,8 +166,8 @@ def test_a_node_means_what_the_op_does(form, padding):
     added = (VISIBLE[:, None, None] - 1) * 1e4
     kept = np.ones_like(VISIBLE) if padding == "compute" else VISIBLE.copy()
     kept[:, 0] |= padding == "first"
-    for have, layers in ((state, encoder.layers[:1]), (encoded, encoder.layers)):
-        want = reference(Encoder(HIDDEN, layers), x, added) * kept[..., None]
+    for have, layers in ((state, 1), (encoded, 2)):
+        want = reference(first_layers(encoder, layers), x, added) * kept[..., None]
         assert np.abs(have.reshape(x.shape) - want).max() < 1e-4
 
 

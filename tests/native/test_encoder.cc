@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <random>
 #include <string>
@@ -28,16 +31,15 @@ Floats noise(size_t n, float spread, float center = 0) {
 }
 
 struct Linear {
-  Linear(int64_t outputs, int64_t inputs, bool transposed)
+  Linear(int64_t outputs, int64_t inputs, bool transposed = false)
       : outputs(outputs),
         inputs(inputs),
         transposed(transposed),
         weight(noise(static_cast<size_t>(outputs * inputs), 1.0f / std::sqrt(static_cast<float>(inputs)))),
         bias(noise(static_cast<size_t>(outputs), 0.1f)) {}
-  fb_linear view() const {
-    return {{weight.data(), outputs, inputs, transposed ? 1 : inputs, transposed ? outputs : 1, nullptr, FB_F32},
-            bias.data(),
-            scales.empty() ? nullptr : scales.data()};
+  fb_matrix matrix() const {
+    return {sizeof(fb_matrix),        FB_F32, weight.data(), outputs, inputs, transposed ? 1 : inputs,
+            transposed ? outputs : 1, nullptr};
   }
   float at(int64_t o, int64_t i) const {
     return weight[static_cast<size_t>(transposed ? i * outputs + o : o * inputs + i)];
@@ -47,54 +49,121 @@ struct Linear {
   Floats weight, bias, scales;
 };
 
+struct Plan {
+  int32_t precision = FB_F32;
+  float low = 0, high = 0;
+};
+
+// A linear as the C ABI sees it.
+struct View {
+  View(const Linear& from, Plan plan)
+      : matrix(from.matrix()), linear{sizeof(fb_linear),
+                                      plan.precision,
+                                      &matrix,
+                                      from.bias.data(),
+                                      from.scales.empty() ? nullptr : from.scales.data(),
+                                      plan.low,
+                                      plan.high} {}
+  View(const View&) = delete;
+  fb_matrix matrix;
+  fb_linear linear;
+};
+
+struct Norm {
+  Norm(int64_t width, float epsilon, int32_t kind)
+      : gain(noise(static_cast<size_t>(width), 0.2f, 1)),
+        bias(noise(static_cast<size_t>(width), 0.2f)),
+        epsilon(epsilon),
+        kind(kind) {}
+  fb_norm view() const { return {sizeof(fb_norm), kind, gain.data(), bias.data(), epsilon}; }
+  Floats gain, bias;
+  float epsilon;
+  int32_t kind;
+};
+const fb_norm kPlainNorm{sizeof(fb_norm), FB_LAYER_NORM, nullptr, nullptr, 1e-6f};
+
 struct Shape {
   int64_t hidden, heads, key_size, value_size, inner;
   int layers;
   int32_t activation;
+  int64_t key_heads = 0;    // 0: as many as heads
+  std::string norms = "a";  // which a block has: before, branch, after
+  int32_t kind = FB_LAYER_NORM;
+  int times = 1;  // that all blocks are run
+
+  int64_t groups() const { return key_heads ? key_heads : heads; }
 };
 
-struct Layer {
-  explicit Layer(const Shape& s, bool transposed)
-      : query(s.heads * s.key_size, s.hidden, transposed),
-        key(s.heads * s.key_size, s.hidden, transposed),
-        value(s.heads * s.value_size, s.hidden, transposed),
-        out(s.hidden, s.heads * s.value_size, transposed),
-        ffn_in(s.inner, s.hidden, transposed),
-        ffn_out(s.hidden, s.inner, transposed) {
-    for (auto& gain : gains) gain = noise(static_cast<size_t>(s.hidden), 0.2f, 1);
-    for (auto& bias : biases) bias = noise(static_cast<size_t>(s.hidden), 0.2f);
+// One residual step: attention (query, key, value, out) or a feed-forward network (up, down).
+struct Block {
+  Block(const Shape& s, bool attends, bool transposed) : attends(attends) {
+    const auto add = [&](int64_t outputs, int64_t inputs) { linears.emplace_back(outputs, inputs, transposed); };
+    if (attends) {
+      add(s.heads * s.key_size, s.hidden), add(s.groups() * s.key_size, s.hidden);
+      add(s.groups() * s.value_size, s.hidden), add(s.hidden, s.heads * s.value_size);
+    } else {
+      add(s.inner, s.hidden), add(s.hidden, s.inner);
+    }
+    for (const char which : s.norms) norms.emplace(which, Norm(s.hidden, attends ? 1e-5f : 3e-5f, s.kind));
   }
-  Linear query, key, value, out, ffn_in, ffn_out;
-  Floats gains[2], biases[2];
+  bool attends;
+  std::vector<Linear> linears;
+  std::map<char, Norm> norms;
 };
 
 struct Model {
-  Model(Shape shape, bool transposed = false) : shape(shape), scale(1 / std::sqrt(static_cast<float>(shape.key_size))) {
-    for (int i = 0; i < shape.layers; ++i) layers.emplace_back(shape, transposed);
+  Model(Shape shape, bool transposed = false)
+      : shape(shape), scale(1 / std::sqrt(static_cast<float>(shape.key_size))), final(shape.hidden, 1e-6f, shape.kind) {
+    for (int i = 0; i < 2 * shape.layers; ++i) blocks.emplace_back(shape, i % 2 == 0, transposed);
+    for (int i = 0; i < 2 * shape.layers * shape.times; ++i) order.push_back(i % (2 * shape.layers));
   }
-  fb_encoder* create(int precision, int attention, fb_pool* pool, fb_plan range = {}) const {
-    std::vector<fb_layer> views;
-    for (const Layer& l : layers) {
-      fb_layer view{};
-      view.query = l.query.view(), view.key = l.key.view(), view.value = l.value.view();
-      view.attention_out = l.out.view(), view.ffn_in = l.ffn_in.view(), view.ffn_out = l.ffn_out.view();
-      view.attention_norm = {l.gains[0].data(), l.biases[0].data(), epsilon};
-      view.output_norm = {l.gains[1].data(), l.biases[1].data(), epsilon * 3};
-      for (auto& plan : view.plan) plan = {precision, range.input_min, range.input_max};
-      view.attention = attention, view.heads = static_cast<int32_t>(shape.heads), view.activation = shape.activation;
-      view.scale = scale;
-      views.push_back(view);
+  bool has_final() const { return shape.norms.find('b') != std::string::npos; }
+
+  fb_encoder* create(Plan plan, int32_t attention, fb_pool* pool, fb_error* why = nullptr) const {
+    std::deque<View> views;
+    std::deque<fb_norm> norms;
+    std::deque<fb_attention> attentions;
+    std::deque<fb_feed_forward> networks;
+    std::deque<fb_block> all;
+    std::vector<const fb_block*> pointers;
+    for (const Block& block : blocks) {
+      const auto linear = [&](size_t i) { return &views.emplace_back(block.linears[i], plan).linear; };
+      const auto norm = [&](char which) -> const fb_norm* {
+        const auto found = block.norms.find(which);
+        return found == block.norms.end() ? nullptr : &norms.emplace_back(found->second.view());
+      };
+      fb_block view{sizeof view, norm('b'), nullptr, nullptr, norm('r'), norm('a')};
+      if (block.attends)
+        view.attention = &attentions.emplace_back(
+            fb_attention{sizeof(fb_attention), static_cast<int32_t>(shape.heads), static_cast<int32_t>(shape.key_heads),
+                         attention, scale, 0, linear(0), linear(1), linear(2), linear(3), nullptr, nullptr, nullptr});
+      else
+        view.feed_forward = &networks.emplace_back(
+            fb_feed_forward{sizeof(fb_feed_forward), shape.activation, linear(0), nullptr, linear(1)});
+      pointers.push_back(&all.emplace_back(view));
     }
-    fb_encoder_spec spec{sizeof spec, sizeof(fb_layer), views.data(), shape.layers, static_cast<int32_t>(shape.hidden)};
+    const fb_norm last = final.view();
+    fb_encoder_spec spec{sizeof spec,
+                         static_cast<int32_t>(shape.hidden),
+                         static_cast<int32_t>(pointers.size()),
+                         static_cast<int32_t>(order.size()),
+                         pointers.data(),
+                         order.data(),
+                         has_final() ? &last : nullptr};
+    if (change) change(all, spec);
     fb_encoder* encoder = nullptr;
     fb_error error{};
     CHECK((fb_encoder_create(&spec, pool, &encoder, &error) == FB_OK) == (encoder != nullptr));
     CHECK(encoder || error.message[0]);
+    if (why) *why = error;
     return encoder;
   }
   Shape shape;
-  float scale, epsilon = 1e-5f;
-  std::vector<Layer> layers;
+  float scale;
+  std::vector<Block> blocks;
+  std::vector<int32_t> order;
+  Norm final;
+  std::function<void(std::deque<fb_block>&, fb_encoder_spec&)> change;  // of what is given to the core
 };
 
 // ---- the truth ----
@@ -124,56 +193,72 @@ double activated(int32_t activation, double x) {
   }
 }
 
-void add_and_norm(Doubles& x, const Doubles& add, int64_t width, const Floats& gain, const Floats& bias,
-                  double epsilon) {
-  for (size_t first = 0; first < x.size(); first += static_cast<size_t>(width)) {
+void normalize(Doubles& x, const Norm& norm) {
+  const size_t width = norm.gain.size();
+  for (size_t first = 0; first < x.size(); first += width) {
     double mean = 0, variance = 0;
-    for (int64_t i = 0; i < width; ++i)
-      mean += (x[first + static_cast<size_t>(i)] += add[first + static_cast<size_t>(i)]);
-    mean /= static_cast<double>(width);
-    for (int64_t i = 0; i < width; ++i) variance += std::pow(x[first + static_cast<size_t>(i)] - mean, 2);
-    const double inverse = 1 / std::sqrt(variance / static_cast<double>(width) + epsilon);
-    for (int64_t i = 0; i < width; ++i) {
-      double& v = x[first + static_cast<size_t>(i)];
-      v = (v - mean) * inverse * gain[static_cast<size_t>(i)] + bias[static_cast<size_t>(i)];
-    }
+    for (size_t i = 0; i < width && norm.kind == FB_LAYER_NORM; ++i) mean += x[first + i] / static_cast<double>(width);
+    for (size_t i = 0; i < width; ++i) variance += std::pow(x[first + i] - mean, 2) / static_cast<double>(width);
+    for (size_t i = 0; i < width; ++i)
+      x[first + i] = (x[first + i] - mean) / std::sqrt(variance + norm.epsilon) * norm.gain[i] + norm.bias[i];
   }
+}
+
+// Attention of one sequence.
+Doubles attended(const Model& model, const Block& block, const Doubles& x, int64_t rows,
+                 const std::vector<uint8_t>& visible, const Floats& bias) {
+  const Shape& s = model.shape;
+  const Doubles q = apply(block.linears[0], x, rows), k = apply(block.linears[1], x, rows),
+                v = apply(block.linears[2], x, rows);
+  Doubles context(static_cast<size_t>(rows * s.heads * s.value_size));
+  for (int64_t h = 0; h < s.heads; ++h)
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t group = h / (s.heads / s.groups());
+      Doubles p(static_cast<size_t>(rows));
+      double peak = -INFINITY, total = 0;
+      for (int64_t c = 0; c < rows; ++c) {
+        double score = 0;
+        for (int64_t d = 0; d < s.key_size; ++d)
+          score += q[static_cast<size_t>((r * s.heads + h) * s.key_size + d)] *
+                   k[static_cast<size_t>((c * s.groups() + group) * s.key_size + d)];
+        score = static_cast<double>(
+            static_cast<float>(score * model.scale + (bias.empty() ? 0 : bias[static_cast<size_t>(r * rows + c)])));
+        if (!visible.empty() && !visible[static_cast<size_t>(c)]) score = -3.4e38;
+        p[static_cast<size_t>(c)] = score;
+        peak = std::max(peak, score);
+      }
+      for (double& e : p) total += e = std::exp(e - peak);
+      for (int64_t c = 0; c < rows; ++c)
+        for (int64_t d = 0; d < s.value_size; ++d)
+          context[static_cast<size_t>((r * s.heads + h) * s.value_size + d)] +=
+              p[static_cast<size_t>(c)] / total * v[static_cast<size_t>((c * s.groups() + group) * s.value_size + d)];
+    }
+  return apply(block.linears[3], context, rows);
 }
 
 // One sequence; bias is [rows, rows] or empty, visible one flag per row or empty.
 Doubles truth(const Model& model, const Floats& input, int64_t rows, const std::vector<uint8_t>& visible,
               const Floats& bias) {
-  const Shape& s = model.shape;
   Doubles x(input.begin(), input.end());
-  for (const Layer& layer : model.layers) {
-    const Doubles q = apply(layer.query, x, rows), k = apply(layer.key, x, rows), v = apply(layer.value, x, rows);
-    Doubles context(static_cast<size_t>(rows * s.heads * s.value_size));
-    for (int64_t h = 0; h < s.heads; ++h)
-      for (int64_t r = 0; r < rows; ++r) {
-        Doubles p(static_cast<size_t>(rows));
-        double peak = -INFINITY, total = 0;
-        for (int64_t c = 0; c < rows; ++c) {
-          double score = 0;
-          for (int64_t d = 0; d < s.key_size; ++d)
-            score += q[static_cast<size_t>((r * s.heads + h) * s.key_size + d)] *
-                     k[static_cast<size_t>((c * s.heads + h) * s.key_size + d)];
-          score = static_cast<double>(
-              static_cast<float>(score * model.scale + (bias.empty() ? 0 : bias[static_cast<size_t>(r * rows + c)])));
-          if (!visible.empty() && !visible[static_cast<size_t>(c)]) score = -3.4e38;
-          p[static_cast<size_t>(c)] = score;
-          peak = std::max(peak, score);
-        }
-        for (double& e : p) total += e = std::exp(e - peak);
-        for (int64_t c = 0; c < rows; ++c)
-          for (int64_t d = 0; d < s.value_size; ++d)
-            context[static_cast<size_t>((r * s.heads + h) * s.value_size + d)] +=
-                p[static_cast<size_t>(c)] / total * v[static_cast<size_t>((c * s.heads + h) * s.value_size + d)];
-      }
-    add_and_norm(x, apply(layer.out, context, rows), s.hidden, layer.gains[0], layer.biases[0], model.epsilon);
-    Doubles inner = apply(layer.ffn_in, x, rows);
-    for (double& value : inner) value = activated(s.activation, value);
-    add_and_norm(x, apply(layer.ffn_out, inner, rows), s.hidden, layer.gains[1], layer.biases[1], model.epsilon * 3);
+  for (const int32_t number : model.order) {
+    const Block& block = model.blocks[static_cast<size_t>(number)];
+    const auto norm = [&](char which, Doubles& values) {
+      if (const auto found = block.norms.find(which); found != block.norms.end()) normalize(values, found->second);
+    };
+    Doubles branch = x;
+    norm('b', branch);
+    if (block.attends) {
+      branch = attended(model, block, branch, rows, visible, bias);
+    } else {
+      branch = apply(block.linears[0], branch, rows);
+      for (double& value : branch) value = activated(model.shape.activation, value);
+      branch = apply(block.linears[1], branch, rows);
+    }
+    norm('r', branch);
+    for (size_t i = 0; i < x.size(); ++i) x[i] += branch[i];
+    norm('a', x);
   }
+  if (model.has_final()) normalize(x, model.final);
   return x;
 }
 
@@ -202,7 +287,12 @@ const Shape kShapes[] = {{64, 4, 16, 16, 128, 2, FB_GELU_ERF},
                          {78, 3, 26, 26, 150, 2, FB_GELU_TANH},
                          {33, 1, 7, 5, 17, 3, FB_GELU_QUICK},
                          {40, 5, 9, 12, 1, 1, FB_RELU},
-                         {1, 1, 1, 1, 3, 1, FB_GELU_ERF}};
+                         {1, 1, 1, 1, 3, 1, FB_GELU_ERF},
+                         {48, 4, 12, 10, 70, 2, FB_GELU_ERF, 2, "b"},
+                         {48, 4, 12, 12, 70, 1, FB_RELU, 1, "ba", FB_RMS_NORM, 3},
+                         {40, 2, 20, 20, 64, 2, FB_GELU_TANH, 0, "bra", FB_RMS_NORM},
+                         {40, 2, 20, 20, 64, 1, FB_TANH, 0, "r", FB_LAYER_NORM, 2},
+                         {24, 2, 8, 8, 30, 1, FB_GELU_ERF, 0, ""}};
 
 // ---- what must hold ----
 
@@ -210,9 +300,10 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
   for (const Shape& shape : kShapes)
     for (const auto& [precision, attention, tolerance] :
          {std::tuple{FB_F32, FB_F32, 2e-6}, {FB_BF16, FB_BF16, 0.03}, {FB_S8, FB_F32, 0.06}, {FB_S8, FB_BF16, 0.06}}) {
-      where += " hidden " + std::to_string(shape.hidden) + " precision " + std::to_string(precision);
+      where += " hidden " + std::to_string(shape.hidden) + " norms " + shape.norms + " precision " +
+               std::to_string(precision);
       const Model model(shape, shape.hidden % 2 == 0);
-      fb_encoder* encoder = model.create(precision, attention, pool);
+      fb_encoder* encoder = model.create({precision}, attention, pool);
       CHECK(encoder && fb_encoder_bytes(encoder) > 0);
       const std::vector<int64_t> offsets{0, 5, 5, 6, 39, 52};
       const Floats input = noise(static_cast<size_t>(offsets.back() * shape.hidden), 1);
@@ -234,7 +325,7 @@ void test_masks(fb_pool* pool) {
   const Model model(kShapes[1]);
   const int64_t rows = 21, hidden = model.shape.hidden;
   const Floats input = noise(static_cast<size_t>(rows * hidden), 1);
-  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  fb_encoder* encoder = model.create({}, FB_F32, pool);
   for (const int kind : {0, 1, 2, 3}) {  // right, left, holes, all hidden
     std::vector<uint8_t> visible(static_cast<size_t>(rows));
     for (int64_t r = 0; r < rows; ++r)
@@ -265,7 +356,7 @@ void test_masks(fb_pool* pool) {
 void test_a_row_does_not_depend_on_its_batch(fb_pool* pool) {
   for (const int precision : {FB_F32, FB_BF16, FB_S8}) {
     const Model model({18, 2, 5, 5, 30, 1, FB_GELU_ERF});
-    fb_encoder* encoder = model.create(precision, precision == FB_F32 ? FB_F32 : FB_BF16, pool);
+    fb_encoder* encoder = model.create({precision}, precision == FB_F32 ? FB_F32 : FB_BF16, pool);
     const int64_t hidden = model.shape.hidden;
     std::vector<int64_t> offsets{0};
     for (const int64_t rows : {3, 64, 1, 100, 17, 900, 60}) offsets.push_back(offsets.back() + rows);
@@ -287,9 +378,9 @@ void test_a_row_does_not_depend_on_its_batch(fb_pool* pool) {
   }
 }
 
-void test_index_hidden_states_profile_and_observer(fb_pool* pool) {
+void test_index_taps_profile_and_observer(fb_pool* pool) {
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  fb_encoder* encoder = model.create({}, FB_F32, pool);
   const int64_t hidden = model.shape.hidden, rows = 10, stored = 15;
   const Floats input = noise(static_cast<size_t>(stored * hidden), 1);
   std::vector<int64_t> offsets{0, 4, rows}, index;
@@ -307,19 +398,20 @@ void test_index_hidden_states_profile_and_observer(fb_pool* pool) {
     bool rows = true;
   } seen;
   const fb_observer observer{
-      &seen, [](void* user, int32_t layer, int32_t product, const float* data, int64_t count, int64_t width) {
+      sizeof observer, &seen,
+      [](void* user, int32_t place, int32_t product, const float* data, int64_t count, int64_t width) {
         auto* seen = static_cast<Seen*>(user);
-        seen->rows &= layer == seen->calls / FB_PRODUCTS && product == seen->calls % FB_PRODUCTS;
+        seen->rows &= place == seen->calls / 2 && product == seen->calls % 2;
         seen->rows &=
-            count == 10 && width == (product == FB_FFN_OUT ? 128 : 64) && std::isfinite(data[count * width - 1]);
+            count == 10 && width == (place % 2 && product ? 128 : 64) && std::isfinite(data[count * width - 1]);
         ++seen->calls;
       }};
   fb_profile profile{sizeof(fb_profile), 0, {}};
-  float* states[] = {first.data(), second.data()};
+  const int32_t taps[] = {3, 1, 0};
+  float* states[] = {second.data(), first.data(), nullptr};
   run = batch(offsets, input, spread, pool);
   run.index = index.data();
-  run.hidden_state_count = 2;
-  run.hidden_states = states;
+  run.tap_count = 3, run.taps = taps, run.states = states;
   run.profile = &profile;
   run.observer = &observer;
   CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
@@ -330,15 +422,17 @@ void test_index_hidden_states_profile_and_observer(fb_pool* pool) {
                       second.data() + index[static_cast<size_t>(r)] * hidden, bytes) == 0);
   }
   CHECK(std::isnan(spread[static_cast<size_t>(2 * hidden)]));  // storage no row points to stays untouched
-  CHECK(seen.rows && seen.calls == 2 * FB_PRODUCTS);
+  CHECK(seen.rows && seen.calls == 8 && first != second);
   CHECK(profile.calls == 1 && profile.seconds[0] > 0 && profile.seconds[4] > 0);
   CHECK(std::strcmp(fb_step_name(1), "attention") == 0 && !fb_step_name(FB_STEPS) && !fb_step_name(-1));
+  CHECK(std::strcmp(fb_activation_name(FB_GELU_QUICK), "gelu_quick") == 0 && !fb_activation_name(-1));
+  CHECK(std::strcmp(fb_type_name(FB_S8), "s8") == 0 && std::strcmp(fb_norm_name(FB_RMS_NORM), "rms") == 0);
   fb_encoder_destroy(encoder);
 }
 
 void test_static_ranges(fb_pool* pool) {
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_S8, FB_F32, pool, {FB_S8, -6, 6});
+  fb_encoder* encoder = model.create({FB_S8, -6, 6}, FB_F32, pool);
   const std::vector<int64_t> offsets{0, 30};
   const Floats input = noise(static_cast<size_t>(30 * model.shape.hidden), 1);
   Floats output;
@@ -356,7 +450,8 @@ void test_input_scales_tame_an_outlier(fb_pool* pool) {
   double error[2];
   for (const int scaled : {0, 1}) {
     if (scaled) linear.scales = Floats(50, 1), linear.scales[7] = 10;
-    fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+    const View view(linear, {FB_S8});
+    const fb_dense_spec spec{sizeof spec, FB_IDENTITY, &view.linear, nullptr};
     fb_dense* dense = nullptr;
     CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
     Floats output(24 * 9);
@@ -368,9 +463,10 @@ void test_input_scales_tame_an_outlier(fb_pool* pool) {
   fb_error why{};
   fb_dense* none = nullptr;
   linear.scales[3] = 0;
-  fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+  View view(linear, {FB_S8});
+  const fb_dense_spec spec{sizeof spec, FB_IDENTITY, &view.linear, nullptr};
   CHECK(fb_dense_create(&spec, pool, &none, &why) == FB_INVALID && std::strstr(why.message, "input scale 3"));
-  linear.scales[3] = 1, spec.plan = {FB_S8, -1, 1};
+  linear.scales[3] = 1, view.linear.low = -1, view.linear.high = 1;
   CHECK(fb_dense_create(&spec, pool, &none, &why) == FB_INVALID && std::strstr(why.message, "not both"));
 }
 
@@ -378,12 +474,13 @@ void test_quantized_weights_give_the_same_product(fb_pool* pool) {
   const Linear linear(37, 75, false);
   std::vector<int8_t> values(linear.weight.size());
   Floats scales(37);
-  const fb_matrix floats = linear.view().weight;
+  const fb_matrix floats = linear.matrix();
   CHECK(fb_quantize(&floats, values.data(), scales.data(), pool, nullptr) == FB_OK);
-  fb_dense_spec spec{sizeof spec, FB_TANH, linear.view(), {FB_S8, 0, 0}, 1, {nullptr, nullptr, 1e-6f}};
+  View view(linear, {FB_S8});
+  const fb_dense_spec spec{sizeof spec, FB_TANH, &view.linear, &kPlainNorm};
   fb_dense *from_floats = nullptr, *from_bytes = nullptr;
   CHECK(fb_dense_create(&spec, pool, &from_floats, nullptr) == FB_OK);
-  spec.linear.weight.data = values.data(), spec.linear.weight.scales = scales.data(), spec.linear.weight.type = FB_S8;
+  view.matrix.data = values.data(), view.matrix.scales = scales.data(), view.matrix.type = FB_S8;
   CHECK(fb_dense_create(&spec, pool, &from_bytes, nullptr) == FB_OK);
   const Floats input = noise(75 * 50, 1);
   Floats a(37 * 50), b(37 * 50);
@@ -400,8 +497,9 @@ void test_large_weights_do_not_overflow(fb_pool* pool) {  // four products of by
     linear.weight[i] = static_cast<int64_t>(i) / inputs % 2 ? -0.5f : 0.5f;
   const std::vector<int8_t> bytes(linear.weight.size(), 127);
   const Floats scales(outputs, 0.5f / 127), input(rows * inputs, 2.0f);
-  fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
-  spec.linear.bias = nullptr;
+  View view(linear, {FB_S8});
+  const fb_dense_spec spec{sizeof spec, FB_IDENTITY, &view.linear, nullptr};
+  view.linear.bias = nullptr;
   const auto product = [&](int64_t column) {
     fb_dense* dense = nullptr;
     CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
@@ -411,7 +509,7 @@ void test_large_weights_do_not_overflow(fb_pool* pool) {  // four products of by
     return output[column];
   };
   CHECK(std::abs(product(0) - inputs) < 0.01f * inputs && std::abs(product(1) + inputs) < 0.01f * inputs);
-  spec.linear.weight.data = bytes.data(), spec.linear.weight.scales = scales.data(), spec.linear.weight.type = FB_S8;
+  view.matrix.data = bytes.data(), view.matrix.scales = scales.data(), view.matrix.type = FB_S8;
   CHECK(std::abs(product(0) - inputs) < 0.01f * inputs && std::abs(product(1) - inputs) < 0.01f * inputs);
 }
 
@@ -421,7 +519,7 @@ void test_weights_that_are_added_in_16_bits_keep_the_limit(fb_pool* pool) {
     for (size_t i = 0; i < linear.weight.size(); i += 3) linear.weight[i] *= 5;
     std::vector<int8_t> values(linear.weight.size());
     Floats scales(37);
-    const fb_matrix floats = linear.view().weight;
+    const fb_matrix floats = linear.matrix();
     CHECK(fb_quantize(&floats, values.data(), scales.data(), pool, nullptr) == FB_OK);
     for (int64_t row = 0; row < 37; ++row)
       for (int64_t first = 0; first < inputs; first += first % 8 ? 6 : 2) {
@@ -439,7 +537,8 @@ void test_any_number_of_threads_and_rows_gives_the_same(int threads) {  // block
   const Linear linear(70, 50, false);
   const Floats input = noise(50 * 1400, 1);
   for (const int32_t precision : {FB_F32, FB_BF16, FB_S8}) {
-    fb_dense_spec spec{sizeof spec, FB_RELU, linear.view(), {precision, 0, 0}, 1, {nullptr, nullptr, 1e-6f}};
+    const View view(linear, {precision});
+    const fb_dense_spec spec{sizeof spec, FB_RELU, &view.linear, &kPlainNorm};
     fb_dense* dense = nullptr;
     CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
     for (const int64_t rows : {1, 95, 97, 127, 128, 129, 200, 300, 1279, 1280, 1399}) {
@@ -455,9 +554,10 @@ void test_any_number_of_threads_and_rows_gives_the_same(int threads) {  // block
 
 void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise functions
   const float one = 1;
-  for (const int32_t activation : {FB_GELU_ERF, FB_GELU_TANH, FB_GELU_QUICK, FB_RELU, FB_TANH, FB_IDENTITY}) {
-    fb_dense_spec spec{sizeof spec,    activation, {{&one, 1, 1, 1, 1, nullptr, FB_F32}, nullptr, nullptr},
-                       {FB_F32, 0, 0}, 0,          {}};
+  const fb_matrix matrix{sizeof matrix, FB_F32, &one, 1, 1, 1, 1, nullptr};
+  const fb_linear unchanged{sizeof unchanged, FB_F32, &matrix, nullptr, nullptr, 0, 0};
+  for (int32_t activation = 0; fb_activation_name(activation); ++activation) {
+    const fb_dense_spec spec{sizeof spec, activation, &unchanged, nullptr};
     fb_dense* dense = nullptr;
     CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
     Floats in, out;
@@ -477,7 +577,8 @@ void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise 
   }
   // A broken row says so in 8 bits too, and leaves its neighbours alone.
   const Linear linear(20, 40, false);
-  fb_dense_spec spec{sizeof spec, FB_IDENTITY, linear.view(), {FB_S8, 0, 0}, 0, {}};
+  const View view(linear, {FB_S8});
+  const fb_dense_spec spec{sizeof spec, FB_IDENTITY, &view.linear, nullptr};
   fb_dense* dense = nullptr;
   CHECK(fb_dense_create(&spec, pool, &dense, nullptr) == FB_OK);
   Floats in = noise(40 * 4, 1), out(20 * 4);
@@ -491,24 +592,24 @@ void test_extreme_values(fb_pool* pool) {  // dense as a probe of the pointwise 
 void test_embeddings(fb_pool* pool) {
   const int64_t width = 19;
   const Floats word = noise(static_cast<size_t>(50 * width), 1), position = noise(static_cast<size_t>(8 * width), 1);
-  fb_embedding_spec spec{sizeof spec,
-                         {word.data(), 50, width, width, 1, nullptr, FB_F32},
-                         {position.data(), 8, width, width, 1, nullptr, FB_F32},
-                         {},
-                         {nullptr, nullptr, 1e-12f}};
+  const fb_matrix words{sizeof words, FB_F32, word.data(), 50, width, width, 1, nullptr};
+  fb_matrix places{sizeof places, FB_F32, position.data(), 8, width, width, 1, nullptr};
+  const Norm norm(width, 1e-12f, FB_LAYER_NORM);
+  const fb_norm normed = norm.view();
+  fb_embedding_spec spec{sizeof spec, &words, &places, nullptr, &normed};
   fb_embedding* embedding = nullptr;
   CHECK(fb_embedding_create(&spec, &embedding, nullptr) == FB_OK);
   std::vector<int64_t> ids, positions;
   for (int64_t r = 0; r < 200; ++r) ids.push_back(r % 50), positions.push_back(r % 8);
   Floats out(static_cast<size_t>(200 * width));
   CHECK(fb_embedding_run(embedding, 200, ids.data(), positions.data(), nullptr, out.data(), pool, nullptr) == FB_OK);
-  Doubles want(out.size()), add(out.size());
+  Doubles want(out.size());
   for (int64_t i = 0; i < 200 * width; ++i) {
-    want[static_cast<size_t>(i)] = word[static_cast<size_t>(ids[static_cast<size_t>(i / width)] * width + i % width)];
-    add[static_cast<size_t>(i)] =
-        position[static_cast<size_t>(positions[static_cast<size_t>(i / width)] * width + i % width)];
+    const int64_t row = i / width, column = i % width;
+    want[static_cast<size_t>(i)] = word[static_cast<size_t>(ids[static_cast<size_t>(row)] * width + column)] +
+                                   position[static_cast<size_t>(positions[static_cast<size_t>(row)] * width + column)];
   }
-  add_and_norm(want, add, width, Floats(static_cast<size_t>(width), 1), Floats(static_cast<size_t>(width), 0), 1e-12);
+  normalize(want, norm);
   CHECK(distance(out.data(), want) < 2e-6);
   fb_error error{};
   ids[3] = 50;
@@ -518,8 +619,14 @@ void test_embeddings(fb_pool* pool) {
   CHECK(fb_embedding_run(embedding, 200, nullptr, positions.data(), nullptr, out.data(), pool, &error) == FB_INVALID);
   CHECK(fb_embedding_run(embedding, 0, nullptr, nullptr, nullptr, nullptr, pool, &error) == FB_OK);
   fb_embedding_destroy(embedding);
-  spec.position.data = nullptr;
+  places.data = nullptr;
   CHECK(fb_embedding_create(&spec, &embedding, &error) == FB_INVALID);
+  spec.position = nullptr, spec.norm = nullptr;  // words alone
+  CHECK(fb_embedding_create(&spec, &embedding, nullptr) == FB_OK);
+  ids[3] = 7;
+  CHECK(fb_embedding_run(embedding, 200, ids.data(), nullptr, nullptr, out.data(), pool, nullptr) == FB_OK);
+  CHECK(std::equal(word.begin() + 7 * width, word.begin() + 8 * width, out.begin() + 3 * width));
+  fb_embedding_destroy(embedding);
 }
 
 void test_bad_input_is_refused(fb_pool* pool) {
@@ -527,20 +634,32 @@ void test_bad_input_is_refused(fb_pool* pool) {
   fb_error error{};
   fb_encoder* encoder = nullptr;
   CHECK(fb_encoder_create(nullptr, pool, &encoder, &error) == FB_INVALID);
-  model.layers[1].ffn_out.weight[5] = NAN;
-  CHECK(!model.create(FB_S8, FB_F32, pool));
-  model.layers[1].ffn_out.weight[5] = 0;
-  model.epsilon = -1;
-  CHECK(!model.create(FB_F32, FB_F32, pool));
-  model.epsilon = 0;
-  CHECK(!model.create(FB_F16, FB_F32, pool) && !model.create(FB_F32, FB_S8, pool));
-  CHECK(!model.create(FB_S8, FB_F32, pool, {FB_S8, 1, -1}));
+  const auto refused = [&](const char* sentence, Plan plan = {}, int32_t attention = FB_F32) {
+    fb_error why{};
+    return !model.create(plan, attention, pool, &why) && std::strstr(why.message, sentence);
+  };
+  float& last = model.blocks[3].linears[1].weight[5];
+  last = NAN;
+  CHECK(refused("block 3 down weight row 0: value 5 is not finite", {FB_S8}));
+  last = 0;
+  model.blocks[1].norms.at('a').epsilon = -1;
+  CHECK(refused("block 1 after: epsilon is -1"));
+  model.blocks[1].norms.at('a').epsilon = 0;
+  model.blocks[1].norms.at('a').kind = 2;
+  CHECK(refused("block 1 after: unknown kind 2 of norm"));
+  model.blocks[1].norms.at('a').kind = FB_RMS_NORM;
+  CHECK(refused("precision 2", {FB_F16}) && refused("attention runs in", {}, FB_S8));
+  CHECK(refused("the input range is 1 to -1", {FB_S8, 1, -1}));
   model.shape.heads = 0;
-  CHECK(!model.create(FB_F32, FB_F32, pool));
+  CHECK(refused("block 0: 0 heads"));
   model.shape.heads = 3;
-  CHECK(!model.create(FB_F32, FB_F32, pool));
-  model.shape.heads = 4;
-  encoder = model.create(FB_F32, FB_F32, pool);
+  CHECK(refused("block 0: a width of 64 cannot be shared by 3 heads"));
+  model.shape.heads = 4, model.shape.key_heads = 3;
+  CHECK(refused("block 0: 4 heads cannot be grouped over 3 key heads"));
+  model.shape.key_heads = 2;
+  CHECK(refused("block 0 key: the weight is 64 x 64, expected 32 x 64"));
+  model.shape.key_heads = 0;
+  encoder = model.create({}, FB_F32, pool);
   const Floats input(640);
   Floats output;
   const std::vector<int64_t> falling{0, 5, 3}, late{1, 2}, good{0, 10};
@@ -549,12 +668,19 @@ void test_bad_input_is_refused(fb_pool* pool) {
     CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "offsets"));
   }
   fb_run run = batch(good, input, output, pool);
-  run.hidden_state_count = 1;
-  CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "2 layers"));
+  const int32_t outside[] = {4}, twice[] = {1, 1};
+  float* states[] = {output.data(), output.data()};
+  run.tap_count = 1;
+  CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID &&
+        std::strstr(error.message, "taps or states are missing"));
+  run.taps = outside, run.states = states;
+  CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "tap 4 is outside"));
+  run.taps = twice, run.tap_count = 2;
+  CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "tap 1 is given twice"));
   run = batch(good, input, output, pool);
   run.size = 0;
   CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID);
-  const fb_matrix huge{input.data(), int64_t{1} << 40, 1 << 20, 1, 1, nullptr, FB_F32};
+  const fb_matrix huge{sizeof huge, FB_F32, input.data(), int64_t{1} << 40, 1 << 20, 1, 1, nullptr};
   CHECK(fb_quantize(&huge, nullptr, nullptr, pool, &error) == FB_INVALID);
   CHECK(fb_encoder_run(nullptr, &run, &error) == FB_INVALID &&
         fb_quantize(nullptr, nullptr, nullptr, pool, &error) == FB_INVALID);
@@ -566,9 +692,69 @@ void test_bad_input_is_refused(fb_pool* pool) {
   fb_encoder_destroy(encoder);
 }
 
+// Each a change of a good encoder, and the sentence it is refused with.
+void test_blocks_that_do_not_fit_are_refused(fb_pool* pool) {
+  Model model(kShapes[0]);
+  const auto refused = [&](const char* sentence, const auto& change) {
+    model.change = change;
+    fb_error why{};
+    return !model.create({}, FB_F32, pool, &why) && std::strstr(why.message, sentence);
+  };
+  using Blocks = std::deque<fb_block>;
+  fb_attention attention{};
+  const auto attending = [&](const auto& set) {
+    return [&attention, set](Blocks& blocks, fb_encoder_spec&) {
+      attention = *blocks[2].attention;
+      set(attention);
+      blocks[2].attention = &attention;
+    };
+  };
+  fb_feed_forward network{};
+  const fb_position position{};
+  const int32_t beyond[] = {0, 4};
+  CHECK(refused("block 2: window is not supported yet", attending([](auto& a) { a.window = 64; })));
+  CHECK(refused("block 2: query_norm is not supported yet", attending([](auto& a) { a.query_norm = &kPlainNorm; })));
+  CHECK(refused("block 2: key_norm is not supported yet", attending([](auto& a) { a.key_norm = &kPlainNorm; })));
+  CHECK(refused("block 2: position is not supported yet", attending([&](auto& a) { a.position = &position; })));
+  CHECK(refused("block 2 value is missing", attending([](auto& a) { a.value = nullptr; })));
+  CHECK(refused("block 3: gate is not supported yet", [&](Blocks& blocks, fb_encoder_spec&) {
+    network = *blocks[3].feed_forward;
+    network.gate = network.up, blocks[3].feed_forward = &network;
+  }));
+  const auto both = [](Blocks& blocks, fb_encoder_spec&) { blocks[0].feed_forward = blocks[1].feed_forward; };
+  const auto neither = [](Blocks& blocks, fb_encoder_spec&) { blocks[0].attention = nullptr; };
+  CHECK(refused("block 0: a block has either", both) && refused("block 0: a block has either", neither));
+  CHECK(refused("order: number 1 names block 4 of 4", [&](Blocks&, fb_encoder_spec& s) { s.order = beyond; }));
+  CHECK(refused("blocks are missing", [](Blocks&, fb_encoder_spec& s) { s.blocks = nullptr; }));
+  CHECK(refused("order is missing", [](Blocks&, fb_encoder_spec& s) { s.order = nullptr; }));
+  fb_linear other{};
+  CHECK(refused("block 2 query, key, value: its parts have different precisions",
+                attending([&](auto& a) { other = *a.key, other.precision = FB_BF16, a.key = &other; })));
+}
+
+// Blocks that run again are packed once, and an order that is not given is all blocks in turn.
+void test_shared_blocks_and_no_order(fb_pool* pool) {
+  Shape shape = kShapes[0];
+  fb_encoder* once = Model(shape).create({}, FB_F32, pool);
+  shape.times = 5;
+  fb_encoder* often = Model(shape).create({}, FB_F32, pool);
+  CHECK(fb_encoder_bytes(once) == fb_encoder_bytes(often));
+  Model model(kShapes[0]);
+  fb_encoder* named = model.create({}, FB_F32, pool);
+  model.change = [](auto&, fb_encoder_spec& spec) { spec.order = nullptr, spec.order_count = 0; };
+  fb_encoder* unnamed = model.create({}, FB_F32, pool);
+  const std::vector<int64_t> offsets{0, 7};
+  const Floats input = noise(static_cast<size_t>(7 * shape.hidden), 1);
+  Floats want, got;
+  fb_run run = batch(offsets, input, want, pool), again = batch(offsets, input, got, pool);
+  CHECK(fb_encoder_run(named, &run, nullptr) == FB_OK && fb_encoder_run(unnamed, &again, nullptr) == FB_OK);
+  CHECK(want == got);
+  for (fb_encoder* encoder : {once, often, named, unnamed}) fb_encoder_destroy(encoder);
+}
+
 void test_no_rows(fb_pool* pool) {
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_S8, FB_BF16, pool);
+  fb_encoder* encoder = model.create({FB_S8}, FB_BF16, pool);
   const std::vector<int64_t> none{0}, empty{0, 0, 0};
   for (const auto& offsets : {none, empty}) {
     Floats output;
@@ -580,7 +766,7 @@ void test_no_rows(fb_pool* pool) {
 
 void test_a_profile_of_an_older_caller_is_not_overrun(fb_pool* pool) {
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  fb_encoder* encoder = model.create({}, FB_F32, pool);
   fb_profile profile{2 * sizeof(uint32_t) + 2 * sizeof(double), 0, {0, 0, -1, -1, -1}};
   const Floats input(64 * 3);
   const std::vector<int64_t> offsets{0, 3};
@@ -607,7 +793,7 @@ int wrong_of(size_t callers, int times, const Right& right) {
 
 void test_concurrent_calls(fb_pool* pool) {
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_S8, FB_BF16, pool);
+  fb_encoder* encoder = model.create({FB_S8}, FB_BF16, pool);
   const std::vector<int64_t> offsets{0, 40, 41, 75};
   const Floats input = noise(static_cast<size_t>(75 * model.shape.hidden), 1);
   Floats want;
@@ -647,7 +833,7 @@ void test_threads_of_a_host() {
   CHECK(fb_pool_borrow(3, nullptr, &pool, nullptr) == FB_INVALID && !pool);
   CHECK(fb_pool_borrow(3, parallel, &pool, nullptr) == FB_OK && fb_pool_threads(pool) == 3);
   const Model model(kShapes[0]);
-  fb_encoder* encoder = model.create(FB_F32, FB_F32, pool);
+  fb_encoder* encoder = model.create({}, FB_F32, pool);
   const std::vector<int64_t> offsets{0, 40, 41, 250};
   const Floats input = noise(static_cast<size_t>(250 * model.shape.hidden), 1);
   Floats want;
@@ -690,7 +876,7 @@ int main(int count, char** names) {
       test_agrees_with_the_formulas(pool);
       test_masks(pool);
       test_a_row_does_not_depend_on_its_batch(pool);
-      test_index_hidden_states_profile_and_observer(pool);
+      test_index_taps_profile_and_observer(pool);
       test_static_ranges(pool);
       test_input_scales_tame_an_outlier(pool);
       test_quantized_weights_give_the_same_product(pool);
@@ -699,6 +885,8 @@ int main(int count, char** names) {
       test_extreme_values(pool);
       test_embeddings(pool);
       test_bad_input_is_refused(pool);
+      test_blocks_that_do_not_fit_are_refused(pool);
+      test_shared_blocks_and_no_order(pool);
       test_no_rows(pool);
       test_a_profile_of_an_older_caller_is_not_overrun(pool);
       test_concurrent_calls(pool);

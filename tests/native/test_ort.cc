@@ -270,7 +270,7 @@ void test_what_does_not_fit_is_refused() {
   refused("fusebert.Encoder 'node': 15 weights", [](auto& info) { info.weights.pop_back(); });
   refused("0 weights", [](auto& info) { info.weights.clear(); });
   refused("key.weight (input 4) is not constant", [](auto& info) { info.variable = 4; });
-  refused("ffn_in.bias (input 13) has 3 elements, not 12", [](auto& info) { info.weights[11] = floats({3}, 0); });
+  refused("layer 0 up.bias (input 13) has 3 elements, not 12", [](auto& info) { info.weights[11] = floats({3}, 0); });
   refused("a width of 8 cannot be shared by 3 heads", [](auto& info) { info.ints["heads"] = {3}; });
   refused("2 outputs, but 0 taps", [](auto& info) { info.outputs = 2; });
   refused("threads: 1 to 1024", [](auto& info) { info.ints["threads"] = {5000}; });

@@ -154,9 +154,9 @@ def test_nothing_is_written_if_answers_differ(tmp_path, monkeypatch):
 
     def wrong(*args):
         encoder = packed(*args)
-        first, *rest = encoder.layers
-        shifted = dataclasses.replace(first.output_norm, bias=first.output_norm.bias + 1)
-        return dataclasses.replace(encoder, layers=(dataclasses.replace(first, output_norm=shifted), *rest))
+        attention, first, *rest = encoder.blocks
+        shifted = dataclasses.replace(first.after, bias=first.after.bias + 1)
+        return dataclasses.replace(encoder, blocks=(attention, dataclasses.replace(first, after=shifted), *rest))
 
     monkeypatch.setattr(rewriting, "packed_encoder", wrong)
     with pytest.raises(replace.DifferentError, match="nothing was written"):

@@ -7,20 +7,22 @@ from encoders import random_encoder
 from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
 from fusebert.ops.vocabulary import Record, evaluate
-from fusebert.values.blocks import Batch, Encoder, layer, reference
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Encoder
+from fusebert.values.forms import block, reference
 from fusebert.values.plan import make_plan
 
 
 def native(encoder: Encoder, x: np.ndarray, batch: Batch, precision: str = "fp32") -> np.ndarray:
-    plan = make_plan(precision, len(encoder.layers))
-    rows = np.ascontiguousarray(x.reshape(-1, encoder.hidden), np.float32)
+    plan = make_plan(precision, len(encoder.blocks))
+    rows = np.ascontiguousarray(x.reshape(-1, encoder.hidden_size), np.float32)
     return engine.EncoderEngine(encoder, plan, engine.pool(2)).run(rows, batch)[0].reshape(x.shape)
 
 
 @pytest.mark.parametrize("shape", [{}, {"bias": False}, {"transposed": True}, {"heads": 1}, {"hidden": 1, "inner": 1}])
 def test_unequal_sizes_epsilons_scales_missing_biases_and_strides(shape, isa):
     encoder = random_encoder(**shape)
-    x = np.random.default_rng(1).normal(size=(2, 11, encoder.hidden)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(2, 11, encoder.hidden_size)).astype(np.float32)
     want = reference(encoder, x.astype(np.float64))
     assert np.abs(native(encoder, x, Batch.ragged([11, 11])) - want).max() < 1e-5
 
@@ -29,10 +31,10 @@ def test_the_recorded_graph_means_the_same():
     encoder = random_encoder()
     record = Record()
     tensor = "x"
-    for weights in encoder.layers:
-        tensor = layer(record, tensor, "mask", weights)
+    for weights in encoder.blocks:
+        tensor = block(record, tensor, "mask", weights)
     graph = record.graph(("x", "mask"), (tensor,))
-    x = np.random.default_rng(1).normal(size=(2, 6, encoder.hidden))
+    x = np.random.default_rng(1).normal(size=(2, 6, encoder.hidden_size))
     mask = np.where(np.random.default_rng(2).random((2, 1, 6, 6)) < 0.5, 0, -1e4)
     assert np.array_equal(evaluate(graph, {"x": x, "mask": mask})[tensor], reference(encoder, x, mask))
     words = [node.word for node in graph.nodes]
@@ -69,7 +71,7 @@ def test_a_mask_that_hides_nothing_is_no_mask(hidden_rows):
 
 
 def test_ranges_and_plans_are_checked():
-    with pytest.raises(FusebertError, match="2 layers need 16"):
-        make_plan("int8", 2, np.zeros(8))
-    assert make_plan("int8", 1, [[-1, 1]] * 4).static
+    with pytest.raises(FusebertError, match="8 numbers for a model that needs 16"):
+        make_plan("int8", 4, np.zeros(8))
+    assert make_plan("int8", 2, [[-1, 1]] * 4).static
     assert not make_plan("int8", 1).static

@@ -22,9 +22,11 @@ from fusebert.match.find import find
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
 from fusebert.source import is_graph, read
-from fusebert.values.blocks import Batch
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Attention
 from fusebert.values.network import Head, Network, check_ids, positions
 from fusebert.values.plan import PRODUCTS, Plan, make_plan
+from fusebert.values.traverse import layers
 
 PADDING = ("auto", "skip", "compute")
 POOLING = ("mean", "cls", "max")
@@ -65,9 +67,8 @@ def load(
 def _packed(
     network: Network, folder: Path, precision: str | None, threads: int | None, padding: str, ranges: Any
 ) -> Model:
-    layers = len(network.encoder.layers)
-    ranges = read_ranges(ranges, layers)
-    plan = make_plan(precision or "fp32", layers, ranges)
+    ranges = read_ranges(ranges, len(layers(network.encoder)))
+    plan = make_plan(precision or "fp32", len(network.encoder.blocks), ranges)
     bytes_read = network.bytes
     if plan.decoder == "s8" and ranges is None:
         network = smooth(network, threads)
@@ -120,7 +121,8 @@ class Model:
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self.bytes_read = network.bytes  # of the weights, as the file has them
         self._tokenizer = tokenizer
-        self._heads = max((layer.heads for layer in network.encoder.layers), default=1)
+        bodies = (block.body for block in network.encoder.blocks)
+        self._heads = max((body.heads for body in bodies if isinstance(body, Attention)), default=1)
         self._engine = Engine(network, plan, threads)
 
     @property
@@ -170,7 +172,7 @@ class Model:
         Texts run sorted by length, about `batch_tokens` tokens at a time; nothing is padded."""
         _choice("pooling", pooling, POOLING)
         tokens = self._tokenize(texts)
-        embeddings = np.zeros((len(tokens), self.network.encoder.hidden), np.float32)
+        embeddings = np.zeros((len(tokens), self.network.encoder.hidden_size), np.float32)
 
         def pool(numbers: list[int], rows: Array, batch: Batch) -> None:
             filled = np.flatnonzero(np.diff(batch.offsets))
@@ -210,7 +212,7 @@ class Model:
 
     def observe(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
         """The lowest and highest input of every product over these texts, `[layers, 4, 2]`, for static int8."""
-        ranges = np.zeros((len(self.network.encoder.layers), len(PRODUCTS), 2), np.float32)
+        ranges = np.zeros((len(layers(self.network.encoder)), len(PRODUCTS), 2), np.float32)
 
         def widen(layer: int, product: int, rows: Array) -> None:
             if rows.size:
@@ -226,10 +228,17 @@ class Model:
         """Runs these texts and shows `observer(layer, product, rows)` the input rows of every product; products are
         numbered as in PRODUCTS."""
         tokens = self._tokenize(texts)
+        places = layers(self.network.encoder)
+        layer_of = {place: (i, place - own.start) for i, own in enumerate(places) for place in own}
+
+        def watch(place: int, product: int, rows: Array) -> None:
+            layer, block = layer_of[place]
+            observer(layer, 2 * block + product, rows)
+
         with progress_bar("watching", len(tokens), progress) as advance:
             for numbers in _groups(tokens, batch_tokens):
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
-                self._engine.encoder.run(rows, batch, observer=observer)
+                self._engine.encoder.run(rows, batch, observer=watch)
                 advance(len(numbers))
 
     def take_tokenizer(self, folder: str | Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ import fusebert._native as _native
 from fusebert.errors import FusebertError
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import LINEARS, NORMS, Batch, Encoder, Layer, Linear, Norm
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Attention, Block, Encoder, Linear, Norm
 from fusebert.values.network import Dense, Embeddings, Network
-from fusebert.values.plan import PRODUCTS, LayerPlan, Plan, Product
-
-_TYPES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3}
-_PRECISIONS = {"f32": 0, "bf16": 1, "s8": 3}
-_ACTIVATIONS = {"identity": 0, "gelu_erf": 1, "gelu_tanh": 2, "gelu_quick": 3, "relu": 4, "tanh": 5}
+from fusebert.values.plan import BlockPlan, Plan, Product
+from fusebert.values.traverse import layers, weights
 
 Observer = Callable[[int, int, Array], None]
 
@@ -87,46 +86,54 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def _matrix(weight: Array, scales: Array | None = None) -> tuple[Array, int, Array | None]:
-    kind = _TYPES.get(weight.dtype.name)
-    if kind is None:
-        weight, kind = weight.astype(np.float32), 0
-    return _aligned(weight.view(np.uint16) if kind in (1, 2) else weight), kind, _floats(scales)
+def _matrix(weight: Array) -> Array:
+    """A matrix in a type that the core reads; bfloat16 as its bits, for which NumPy has no name."""
+    kind = weight.dtype.name
+    if kind not in ("float32", "float16", "bfloat16", "int8"):
+        return weight.astype(np.float32)
+    return _aligned(weight.view(np.uint16) if kind == "bfloat16" else weight)
 
 
-def _linear(linear: Linear) -> tuple[Any, Array | None, Array | None]:
-    return _matrix(linear.weight, linear.scales), _floats(linear.bias), _floats(linear.input_scales)
-
-
-def _norm(norm: Norm) -> tuple[Array | None, Array | None, float]:
-    return _floats(norm.gain), _floats(norm.bias), norm.epsilon
-
-
-def _product(product: Product) -> tuple[int, float, float]:
-    return _PRECISIONS[product.type], product.low, product.high
-
-
-def _layer(layer: Layer, plan: LayerPlan) -> dict[str, Any]:
+def _linear(linear: Linear, product: Product) -> dict[str, Any]:
     return {
-        **{name: _linear(getattr(layer, name)) for name in LINEARS},
-        **{name: _norm(getattr(layer, name)) for name in NORMS},
-        "plan": [_product(getattr(plan, name)) for name in PRODUCTS],
-        "attention": _PRECISIONS[plan.attention],
-        "heads": layer.heads,
-        "activation": _ACTIVATIONS[layer.activation],
-        "scale": layer.scale,
+        "weight": _matrix(linear.weight),
+        "bias": _floats(linear.bias),
+        "scales": _floats(linear.scales),
+        "input_scales": _floats(linear.input_scales),
+        "precision": product.type,
+        "low": product.low,
+        "high": product.high,
     }
+
+
+def _norm(norm: Norm) -> dict[str, Any]:
+    return {"gain": _floats(norm.gain), "bias": _floats(norm.bias), "epsilon": norm.epsilon, "kind": norm.kind}
+
+
+def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
+    """A block by the names of the C ABI's fields, which are those of the dataclasses."""
+    body = {field.name: getattr(block.body, field.name) for field in fields(block.body)}
+    for names, product in zip(block.body.products(), (plan.first, plan.second), strict=True):
+        body |= {name: _linear(body[name], product) for name in names}
+    body |= {name: _norm(part) for name, part in body.items() if isinstance(part, Norm)}
+    kind = "attention" if isinstance(block.body, Attention) else "feed_forward"
+    if kind == "attention":
+        body["precision"] = plan.scores
+    norms = {"before": block.before, "branch": block.branch, "after": block.after}
+    return {kind: body, **{name: None if norm is None else _norm(norm) for name, norm in norms.items()}}
 
 
 class EncoderEngine:
     """The packed encoder. Threads share it; each call may use all threads of the pool."""
 
     def __init__(self, encoder: Encoder, plan: Plan, pool: _native.Pool) -> None:
-        self._layers, self._pool = len(encoder.layers), pool
+        self._pool = pool
+        self._taps = [places[-1] for places in layers(encoder)]
         with _Told("encoder"):
-            dicts = [_layer(layer, layer_plan) for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True)]
-            self._native = _native.Encoder(encoder.hidden, dicts, pool)
-        for _, array in encoder.weights():
+            blocks = [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)]
+            final = None if encoder.final is None else _norm(encoder.final)
+            self._native = _native.Encoder(encoder.hidden_size, blocks, list(encoder.order), final, pool)
+        for _, array in weights(encoder):
             release(array)
 
     @property
@@ -144,13 +151,15 @@ class EncoderEngine:
     ) -> tuple[Array, list[Array]]:
         """Rows `[rows, hidden]` in, rows out, with the rows after every layer if asked for.
 
-        `profile` gains seconds per step; `observer(layer, product, inputs)` sees the input rows of every product."""
+        `profile` gains seconds per step; `observer(place, product, inputs)` sees the input rows of the first (0) and
+        second (1) product of the block at each place in the encoder's order."""
         output = np.empty_like(rows)
-        states = [np.empty_like(rows) for _ in range(self._layers)] if hidden_states else []
+        taps = self._taps if hidden_states else []
+        states = [np.empty_like(rows) for _ in taps]
         with _Told("encoder"):
             self._native.run(
-                rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, hidden_states=states,
-                profile=profile, observer=observer,
+                rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, taps=taps,
+                states=states, profile=profile, observer=observer,
             )  # fmt: skip
         return output, states
 
@@ -163,7 +172,7 @@ class EncoderEngine:
         with _Told("encoder"):
             self._native.run(
                 rows, output, batch.offsets, pool or self._pool, visible=batch.visible, bias=batch.bias,
-                hidden_states=states, index=index,
+                taps=self._taps if states else [], states=states, index=index,
             )  # fmt: skip
 
 
@@ -173,11 +182,12 @@ class DenseEngine:
     def __init__(self, dense: Dense, precision: str, pool: _native.Pool, name: str) -> None:
         self._pool, self._name = pool, name
         with _Told(name):
-            norm = None if dense.norm is None else _norm(dense.norm)
-            activation = _ACTIVATIONS[dense.activation]
-            self._native = _native.Dense(
-                _linear(dense.linear), activation, (_PRECISIONS[precision], 0.0, 0.0), norm, pool
-            )
+            parts = {
+                "linear": _linear(dense.linear, Product(precision)),
+                "activation": dense.activation,
+                "norm": None if dense.norm is None else _norm(dense.norm),
+            }
+            self._native = _native.Dense(parts, pool)
 
     @property
     def bytes(self) -> int:
@@ -201,8 +211,9 @@ class Engine:
         e = network.embeddings
         self._width = e.word.shape[1]
         with _Told("embeddings"):
-            kind = None if e.kind is None else _matrix(e.kind)
-            self._embedding = _native.Embedding(_matrix(e.word), _matrix(e.position), kind, _norm(e.norm))
+            token_type = None if e.kind is None else _matrix(e.kind)
+            tables = {"word": _matrix(e.word), "position": _matrix(e.position), "token_type": token_type}
+            self._embedding = _native.Embedding({**tables, "norm": _norm(e.norm)})
         project = network.embeddings.project
         self._project = (
             None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
@@ -244,7 +255,8 @@ def head_precision(network: Network, plan: Plan, step: int) -> str:
 
 def _check_tables(embeddings: Embeddings) -> None:
     norm = embeddings.norm
-    tables = {"word": embeddings.word, "position": embeddings.position, "norm.gain": norm.gain, "norm.bias": norm.bias}
+    tables = {"word": embeddings.word, "position": embeddings.position}
+    tables |= {f"norm.{name}": array for name, array in norm.arrays()}
     if embeddings.kind is not None:
         tables["kind"] = embeddings.kind
     for name, table in tables.items():

@@ -10,9 +10,9 @@ order of neurons is free, and chosen so that those whose products the engine add
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import ml_dtypes
 import numpy as np
@@ -21,12 +21,13 @@ from fusebert.engine.native import EncoderEngine, Engine, head_precision, pool, 
 from fusebert.errors import FusebertError
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import LINEARS, Batch, Encoder, Layer, Linear
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Block, Encoder, FeedForward, Linear, Norm
 from fusebert.values.network import Head, Network, positions
-from fusebert.values.plan import PRODUCTS, Plan, make_plan
+from fusebert.values.plan import Plan, make_plan
+from fusebert.values.traverse import Part, layer_encoder, layers, map_block, weights
 
 _SEQUENCES, _LENGTH = 4, 64  # of random ids
-_SMOOTHED = {"qkv": ("query", "key", "value"), "ffn_in": ("ffn_in",)}  # the products behind a LayerNorm
 _CREST = 6.0  # a weight of more than so many times its row's root mean square is to be split
 _NEURONS = 32  # there may be one copy for so many
 _SUM_LIMIT = 128  # of four weights that are added in 16 bits: what the positive ones add up to, and the negative ones
@@ -41,7 +42,7 @@ def smooth(network: Network, threads: int | None = None, floats: bool = False) -
 
 def _sample_rows(network: Network, threads: int | None) -> Array:
     """Random ids, embedded: `[sequences, length, hidden]`."""
-    bare = replace(network, encoder=replace(network.encoder, layers=()), head=Head())
+    bare = replace(network, encoder=Encoder.of(network.encoder.hidden_size, ()), head=Head())
     ids = random_ids(len(network.embeddings.word), min(_LENGTH, network.embeddings.longest))
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
@@ -57,55 +58,64 @@ def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
 def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = False) -> Encoder:
     """The encoder in int8, by what embedded rows `[sequences, length, hidden]` show on a pool of threads.
 
-    A layer's floats are let go of before those of the next are read, so that never more than one layer is in memory."""
+    A block is quantised after its last use, and the floats of a layer are released before those of the next are read:
+    never more than one layer is in memory."""
     sequences, length, hidden = rows.shape
     batch, rows = Batch.ragged([length] * sequences), rows.reshape(-1, hidden)
-    layers = []
-    for number, layer in enumerate(encoder.layers):
-        alone = replace(encoder, layers=(layer,))
+    blocks = list(encoder.blocks)
+    peaks: dict[int, list[Array]] = {}
+    for number, places in enumerate(layers(encoder)):
+        alone = layer_encoder(encoder, places)
         try:
-            rows, peaks = _observe(alone, rows, batch, threads)
+            rows, seen = _observe(alone, rows, batch, threads)
         except FusebertError as error:  # which calls the only layer the first
             raise FusebertError(str(error).replace("layer 0", f"layer {number}", 1)) from None
-        layers.append(smooth_layer(layer, peaks, floats))
-        for _, array in alone.weights():
+        for place, own in zip(places, seen, strict=True):
+            block = encoder.order[place]
+            peaks[block] = list(map(np.maximum, peaks[block], own)) if block in peaks else own
+            if block not in encoder.order[place + 1 :]:
+                blocks[block] = smooth_block(encoder.blocks[block], peaks[block], floats)
+        for _, array in weights(alone):
             release(array)
-    return replace(encoder, layers=tuple(layers))
+    return replace(encoder, blocks=tuple(blocks))
 
 
-def _observe(alone: Encoder, rows: Array, batch: Batch, threads: Any) -> tuple[Array, dict[str, Array]]:
-    """What one layer makes of rows in fp32, and the largest number in every column of its products' inputs."""
-    peaks: dict[str, Array] = {}
+def _observe(alone: Encoder, rows: Array, batch: Batch, threads: Any) -> tuple[Array, list[list[Array]]]:
+    """What one layer makes of rows in fp32, and the largest number in every column of each block's two inputs."""
+    peaks: list[list[Array]] = [[np.empty(0)] * 2 for _ in alone.order]
 
-    def watch(_: int, product: int, inputs: Array) -> None:
-        peaks[PRODUCTS[product]] = np.abs(inputs).max(0)
+    def watch(place: int, product: int, inputs: Array) -> None:
+        peaks[place][product] = np.abs(inputs).max(0)
 
-    engine = EncoderEngine(alone, make_plan("fp32", 1), threads)
+    engine = EncoderEngine(alone, make_plan("fp32", len(alone.blocks)), threads)
     return engine.run(rows, batch, observer=watch)[0], peaks
 
 
-def smooth_layer(layer: Layer, peaks: Mapping[str, Array], floats: bool = False) -> Layer:
-    """The layer in int8, by the largest number in every column of each product's inputs."""
-    layer = _with_scales(layer, peaks)
-    return layer if floats else _as_types(_split_neurons(layer, peaks["ffn_out"]), dict.fromkeys(LINEARS, "s8"))
+def smooth_block(block: Block, peaks: Sequence[Array], floats: bool = False) -> Block:
+    """The block in int8, by the largest number in every column of its first and second product's inputs."""
+    block = _with_scales(block, peaks[0])
+    if floats:
+        return block
+    body = _split_neurons(block.body, peaks[1]) if isinstance(block.body, FeedForward) else block.body
+    return map_block(replace(block, body=body), lambda _, part: _as_type(part, "s8"))
 
 
-def _with_scales(layer: Layer, peaks: Mapping[str, Array]) -> Layer:
-    changed: dict[str, Any] = {}
-    for product, names in _SMOOTHED.items():
-        weights = np.max([np.abs(getattr(layer, name).floats()).max(0) for name in names], axis=0)
-        inputs = np.maximum(peaks[product], peaks[product].mean() * 1e-2 + 1e-12)
-        scales = np.sqrt(inputs / np.maximum(weights, weights.mean() * 1e-2 + 1e-12))
-        scales = (scales / scales.mean()).astype(np.float32)
-        changed |= {name: replace(getattr(layer, name), input_scales=scales) for name in names}
-    return replace(layer, **changed)
+def _with_scales(block: Block, peaks: Array) -> Block:
+    """The block whose first product, which is the one behind a norm, has its inputs evened out."""
+    names = block.body.products()[0]
+    largest = np.max([np.abs(getattr(block.body, name).floats()).max(0) for name in names], axis=0)
+    inputs = np.maximum(peaks, peaks.mean() * 1e-2 + 1e-12)
+    scales = np.sqrt(inputs / np.maximum(largest, largest.mean() * 1e-2 + 1e-12))
+    scales = (scales / scales.mean()).astype(np.float32)
+    changed: dict[str, Any] = {name: replace(getattr(block.body, name), input_scales=scales) for name in names}
+    return replace(block, body=replace(block.body, **changed))
 
 
-def _split_neurons(layer: Layer, peaks: Array) -> Layer:
-    """The layer with copies of those neurons whose weights dwarf others, and with ffn_out in int8."""
+def _split_neurons(body: FeedForward, peaks: Array) -> FeedForward:
+    """The feed-forward body with copies of those neurons whose weights dwarf others, and with `down` in int8."""
     even = np.maximum(peaks / max(np.median(peaks), peaks.mean() * 1e-2 + 1e-12), 1)
     scales = np.sqrt(np.sqrt(even)).astype(np.float32)  # gently: a token's peak is rarely where others have theirs
-    weight = layer.ffn_out.floats() * scales
+    weight = body.down.floats() * scales
     crest = (np.abs(weight) / np.sqrt((weight**2).mean(1, keepdims=True) + 1e-20)).max(0)
     copies = np.ones(len(crest), np.int64)
     for _ in range(len(crest) // _NEURONS):
@@ -124,12 +134,12 @@ def _split_neurons(layer: Layer, peaks: Array) -> Layer:
             high = np.minimum(127, _SUM_LIMIT - np.maximum(beside, 0).sum(1, dtype=np.int32))
             values[:, place] = np.clip(np.rint(left / steps / (copies[neuron] - done)), low, high)
             left -= values[:, place] * steps
-    ffn_in, bias = layer.ffn_in, layer.ffn_in.bias
-    return replace(
-        layer,
-        ffn_in=replace(ffn_in, weight=ffn_in.weight[places], bias=None if bias is None else bias[places]),
-        ffn_out=replace(layer.ffn_out, weight=values, scales=steps, input_scales=scales[places]),
-    )
+    inner: dict[str, Any] = {name: _rows(getattr(body, name), places) for name in body.products()[0]}
+    return replace(body, **inner, down=replace(body.down, weight=values, scales=steps, input_scales=scales[places]))
+
+
+def _rows(linear: Linear, places: Array) -> Linear:
+    return replace(linear, weight=linear.weight[places], bias=None if linear.bias is None else linear.bias[places])
 
 
 def _large_beside_small(places: Array, sizes: Array) -> Array:
@@ -154,21 +164,23 @@ def convert(network: Network, plan: Plan) -> Network:
 
 def convert_encoder(encoder: Encoder, plan: Plan) -> Encoder:
     """The encoder with its weights in the plan's types."""
-    layers = []
-    for layer, layer_plan in zip(encoder.layers, plan.layers, strict=True):
-        types = {
-            name: getattr(layer_plan, "qkv" if name in ("query", "key", "value") else name).type for name in LINEARS
-        }
-        layers.append(_as_types(layer, types))
-    return replace(encoder, layers=tuple(layers))
+    blocks = []
+    for block, types in zip(encoder.blocks, plan.blocks, strict=True):
+        products = zip(block.body.products(), (types.first.type, types.second.type), strict=True)
+        kinds = {name: kind for names, kind in products for name in names}
+        blocks.append(map_block(block, lambda name, part, kinds=kinds: _as_type(part, kinds.get(name, ""))))  # type: ignore[misc]
+    return replace(encoder, blocks=tuple(blocks))
 
 
-def _as_types(layer: Layer, types: Mapping[str, str]) -> Layer:
-    changed: dict[str, Any] = {name: _as_type(getattr(layer, name), kind) for name, kind in types.items()}
-    return replace(layer, **changed)
-
-
-def _as_type(linear: Linear, kind: str) -> Linear:
+@overload
+def _as_type(part: Linear, kind: str) -> Linear: ...
+@overload
+def _as_type(part: Part, kind: str) -> Part: ...
+def _as_type(part: Part, kind: str) -> Part:
+    """A linear in a type; a norm stays as it is."""
+    if isinstance(part, Norm):
+        return part
+    linear = part
     if kind == "s8" and linear.scales is None:
         weight = linear.floats()
         values, scales = quantize(weight if linear.input_scales is None else weight * linear.input_scales)

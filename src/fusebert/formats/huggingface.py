@@ -5,7 +5,7 @@ is refused by the name of its field."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.files import read_json
 from fusebert.formats.tensors import Weights
-from fusebert.values.blocks import Encoder, Layer, Linear
+from fusebert.values.blocks import Block, Encoder, Linear, Norm
 from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
+from fusebert.values.traverse import is_norm, post_norm_layer
 
 _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
@@ -22,18 +23,19 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 BERT_LAYER = {
-    "query": "attention.self.query", "key": "attention.self.key", "value": "attention.self.value",
-    "attention_out": "attention.output.dense", "attention_norm": "attention.output.LayerNorm",
-    "ffn_in": "intermediate.dense", "ffn_out": "output.dense", "output_norm": "output.LayerNorm",
+    "attention.query": "attention.self.query", "attention.key": "attention.self.key",
+    "attention.value": "attention.self.value", "attention.out": "attention.output.dense",
+    "attention.after": "attention.output.LayerNorm", "feed_forward.up": "intermediate.dense",
+    "feed_forward.down": "output.dense", "feed_forward.after": "output.LayerNorm",
 }  # fmt: skip
 _BERT_FIELDS = {
     "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
     "inner": "intermediate_size", "activation": "hidden_act",
 }  # fmt: skip
 DISTILBERT_LAYER = {
-    "query": "attention.q_lin", "key": "attention.k_lin", "value": "attention.v_lin",
-    "attention_out": "attention.out_lin", "attention_norm": "sa_layer_norm",
-    "ffn_in": "ffn.lin1", "ffn_out": "ffn.lin2", "output_norm": "output_layer_norm",
+    "attention.query": "attention.q_lin", "attention.key": "attention.k_lin", "attention.value": "attention.v_lin",
+    "attention.out": "attention.out_lin", "attention.after": "sa_layer_norm",
+    "feed_forward.up": "ffn.lin1", "feed_forward.down": "ffn.lin2", "feed_forward.after": "output_layer_norm",
 }  # fmt: skip
 _DISTILBERT_FIELDS = {
     "hidden": "dim", "layers": "n_layers", "heads": "n_heads", "inner": "hidden_dim", "activation": "activation",
@@ -94,7 +96,7 @@ def read(path: Path, head: str | None = None) -> Network:
     return Network(
         family=str(config.values["model_type"]),
         embeddings=_embeddings(config, family, weights, sizes),
-        encoder=Encoder(sizes.hidden, tuple(_layer(config, family, weights, sizes, i) for i in range(sizes.layers))),
+        encoder=Encoder.of(sizes.hidden, tuple(_blocks(config, family, weights, sizes))),
         head=_HEADS[kind](config, weights, sizes),
         labels=config.labels() if kind in ("sequence", "token") else (),
         problem=config.problem() if kind == "sequence" else "single_label",
@@ -200,7 +202,7 @@ class _Sizes:
             raise FusebertError(
                 f"{config.path}: {fields['hidden']} {self.hidden} cannot be shared by {self.heads} heads"
             )
-        last = f"{family.layers}.{self.layers - 1}.{family.layer['query']}.weight"
+        last = f"{family.layers}.{self.layers - 1}.{family.layer['attention.query']}.weight"
         if not weights.find(last):
             raise FusebertError(
                 f"{config.path}: {fields['layers']} is {self.layers}, but the weights have no tensor {last}"
@@ -229,18 +231,21 @@ def _embeddings(config: _Config, family: Family, weights: Weights, sizes: _Sizes
     return embeddings
 
 
-def _layer(config: _Config, family: Family, weights: Weights, sizes: _Sizes, number: int) -> Layer:
-    names = {word: f"{family.layers}.{number}.{name}" for word, name in family.layer.items()}
-    shapes = dict.fromkeys(("query", "key", "value", "attention_out"), (sizes.hidden, sizes.hidden))
-    shapes |= {"ffn_in": (sizes.inner, sizes.hidden), "ffn_out": (sizes.hidden, sizes.inner)}
-    return Layer(
-        **{word: weights.linear(names[word], *shape) for word, shape in shapes.items()},
-        attention_norm=weights.norm(names["attention_norm"], sizes.hidden, config.epsilon()),
-        output_norm=weights.norm(names["output_norm"], sizes.hidden, config.epsilon()),
-        heads=sizes.heads,
-        activation=sizes.activation,
-        scale=float((sizes.hidden // sizes.heads) ** -0.5),
-    )
+def _blocks(config: _Config, family: Family, weights: Weights, sizes: _Sizes) -> Iterator[Block]:
+    for number in range(sizes.layers):
+        yield from _layer(config, family, weights, sizes, number)
+
+
+def _layer(config: _Config, family: Family, weights: Weights, sizes: _Sizes, number: int) -> tuple[Block, Block]:
+    shapes = {"feed_forward.up": (sizes.inner, sizes.hidden), "feed_forward.down": (sizes.hidden, sizes.inner)}
+
+    def part(path: str) -> Linear | Norm:
+        name = f"{family.layers}.{number}.{family.layer[path]}"
+        if is_norm(path):
+            return weights.norm(name, sizes.hidden, config.epsilon())
+        return weights.linear(name, *shapes.get(path, (sizes.hidden, sizes.hidden)))
+
+    return post_norm_layer(part, sizes.heads, sizes.activation)
 
 
 def _bare(_: _Config, weights: Weights, sizes: _Sizes) -> Head:

@@ -33,7 +33,7 @@ class Assembled:
 def read_encoder(raised: Lifted, found: Found) -> Encoder:
     """An encoder with its weights, which are read now."""
     pieces = Pieces(raised, found)
-    return Encoder(found.hidden, tuple(pieces.layer(match.holes) for match in found.layers))
+    return Encoder.of(found.hidden, tuple(block for match in found.layers for block in pieces.layer(match.holes)))
 
 
 def assemble(finding: Finding) -> Assembled:

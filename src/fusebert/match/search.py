@@ -10,7 +10,14 @@ from typing import Any
 
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.vocabulary import Record
-from fusebert.values.blocks import LINEARS, NORMS, layer
+from fusebert.values.forms import block
+from fusebert.values.traverse import post_norm_layer
+
+HOLES = {
+    "attention.query": "query", "attention.key": "key", "attention.value": "value", "attention.out": "attention_out",
+    "attention.after": "attention_norm", "feed_forward.up": "ffn_in", "feed_forward.down": "ffn_out",
+    "feed_forward.after": "output_norm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,29 +49,21 @@ class _Hole:
     """Stands for a Linear or a Norm: its parts are names."""
 
     def __init__(self, name: str) -> None:
-        self.bias, self.gain, self.epsilon = f"{name}.bias", f"{name}.gain", f"{name}.epsilon"
+        self.bias, self.gain, self.epsilon, self.kind = f"{name}.bias", f"{name}.gain", f"{name}.epsilon", "layer"
         self._weight = f"{name}.weight"
 
     def floats(self) -> str:
         return self._weight
 
 
-class _Holes:
-    """Stands for a Layer."""
-
-    heads, activation, scale = "heads", "activation", "scale"
-
-    def __init__(self) -> None:
-        for name in (*LINEARS, *NORMS):
-            setattr(self, name, _Hole(name))
-
-
 @cache
 def pattern() -> Graph:
     """The layer as a Graph whose weights and attributes are holes."""
     record = Record()
-    output = layer(record, "x", "mask", _Holes())  # type: ignore[arg-type]
-    return record.graph(("x", "mask"), (output,))
+    x = "x"
+    for form in post_norm_layer(lambda path: _Hole(HOLES[path]), "heads", "activation", "scale"):
+        x = block(record, x, "mask", form)
+    return record.graph(("x", "mask"), (x,))
 
 
 class Search:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fusebert.match.find import Found
 from fusebert.match.lift.state import Lifted
+from fusebert.match.search import HOLES
 from fusebert.ops.graph import Array, Node
-from fusebert.values.blocks import LINEARS, NORMS, Layer, Linear, Norm
+from fusebert.values.blocks import Block, Linear, Norm
+from fusebert.values.traverse import is_norm, post_norm_layer
 
 
 class Pieces:
@@ -30,27 +33,29 @@ class Pieces:
         return node if node is not None and node.word == word else None
 
     def norm(self, node: Node) -> Norm:
-        """What a layer_norm has."""
+        """What a layer_norm around the encoder has, gain and bias in any case."""
         gain, bias = (*node.inputs[1:], "", "")[:2]
-        width = next((self.graph.weights[n].shape[0] for n in (gain, bias) if n), self.found.hidden)
-        return self._norm(width, gain, bias, float(node.attributes["epsilon"]))
+        read = self._norm(gain, bias, float(node.attributes["epsilon"]))
+        width = next((len(array) for _, array in read.arrays()), self.found.hidden)
+        ones, zeros = np.ones(width, np.float32), np.zeros(width, np.float32)
+        return replace(
+            read, gain=ones if read.gain is None else read.gain, bias=zeros if read.bias is None else read.bias
+        )
 
     def linear(self, node: Node) -> Linear:
         """What a linear has."""
         return self._linear(node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
 
-    def layer(self, holes: Mapping[str, Any]) -> Layer:
-        """What a matched layer has."""
-        linears = {name: self._linear(holes[f"{name}.weight"], holes[f"{name}.bias"]) for name in LINEARS}
-        width = len(linears["attention_out"].weight)
-        norms = {
-            name: self._norm(width, holes[f"{name}.gain"], holes[f"{name}.bias"], float(holes[f"{name}.epsilon"]))
-            for name in NORMS
-        }
-        parts: dict[str, Any] = {**linears, **norms}
-        return Layer(
-            **parts, heads=int(holes["heads"]), activation=str(holes["activation"]), scale=float(holes["scale"])
-        )
+    def layer(self, holes: Mapping[str, Any]) -> tuple[Block, Block]:
+        """The blocks of a matched layer."""
+
+        def part(path: str) -> Linear | Norm:
+            hole = HOLES[path]
+            if is_norm(path):
+                return self._norm(holes[f"{hole}.gain"], holes[f"{hole}.bias"], float(holes[f"{hole}.epsilon"]))
+            return self._linear(holes[f"{hole}.weight"], holes[f"{hole}.bias"])
+
+        return post_norm_layer(part, int(holes["heads"]), str(holes["activation"]), float(holes["scale"]))
 
     def _array(self, name: str | None) -> Array | None:
         return None if not name else self.graph.weights[name].read()
@@ -60,13 +65,9 @@ class Pieces:
         assert matrix is not None
         return Linear(_usable(matrix), None if offset is None else np.asarray(offset, np.float32).reshape(-1))
 
-    def _norm(self, width: int, gain: str | None, bias: str | None, epsilon: float) -> Norm:
-        scale, offset = self._array(gain), self._array(bias)
-        return Norm(
-            np.ones(width, np.float32) if scale is None else np.asarray(scale, np.float32),
-            np.zeros(width, np.float32) if offset is None else np.asarray(offset, np.float32),
-            epsilon,
-        )
+    def _norm(self, gain: str | None, bias: str | None, epsilon: float) -> Norm:
+        arrays = (None if not name else np.asarray(self._array(name), np.float32) for name in (gain, bias))
+        return Norm(next(arrays), next(arrays), epsilon)
 
 
 def keeps_order(node: Node) -> bool:

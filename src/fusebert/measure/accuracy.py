@@ -25,7 +25,7 @@ from fusebert.measure.tasks import Task, find_task
 from fusebert.ops.graph import Array
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 BATCH_SIZE = 32
 

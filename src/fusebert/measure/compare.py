@@ -29,7 +29,7 @@ from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 __all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
 
@@ -145,7 +145,7 @@ def _open(
 
 
 def _tolerance(rtol: float | None, atol: float | None, first: Runner, second: Runner) -> Tolerance:
-    loosest = max((first.roles.precision, second.roles.precision), key=PRECISIONS.index)
+    loosest = max((first.roles.precision, second.roles.precision), key=[*PRECISIONS].index)
     if rtol is None and atol is None and loosest != "fp32":
         return Tolerance(precision=loosest)
     usual = Tolerance()

@@ -1,6 +1,6 @@
 """The vocabulary: what each word means in NumPy, and the same words as a recorder that builds a Graph.
 
-`encoder.layer` is written in these words once. Run with `Numpy` it is the reference result; with `Record`, a Graph."""
+`values/forms.py` is written in these words. Run with `Numpy` it is the reference result; with `Record`, a Graph."""
 
 from __future__ import annotations
 
@@ -61,6 +61,11 @@ class Numpy:
         y: Array = a + b
         return y
 
+    def multiply(self, a: Array, b: Array) -> Array:
+        """Elementwise product."""
+        y: Array = a * b
+        return y
+
     def activation(self, x: Array, name: str) -> Array:
         """One of ACTIVATIONS."""
         return ACTIVATIONS[name](x)
@@ -71,6 +76,11 @@ class Numpy:
         y: Array = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + epsilon)
         y = y if gain is None else y * gain
         return y if bias is None else y + bias
+
+    def rms_norm(self, x: Array, gain: Array | None, epsilon: float) -> Array:
+        """Along the last axis, without centring."""
+        y: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
+        return y if gain is None else y * gain
 
     def embed(self, table: Array, indices: Array) -> Array:
         """The rows of a table that the indices name."""

@@ -29,7 +29,9 @@ from fusebert.rewrite.packing import (
 )
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 from fusebert.source import read
-from fusebert.values.blocks import LINEARS, Encoder, Layer
+from fusebert.values.blocks import Attention, Encoder, FeedForward, Linear, Norm
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import layer_encoder, layers, parts
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
@@ -46,7 +48,7 @@ def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
         encoder = packed_encoder(finding, place.found, precision, wanted.threads, fixed)
         name = f"fused_encoder_{number}"
-        tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, precision.startswith("int8"))}
+        tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, PRECISIONS[precision].int8)}
         weights |= tensors
         attributes = _attributes(encoder, place, precision, rows)
         if fixed is not None:
@@ -132,40 +134,36 @@ def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]
 
 
 def _tensors(encoder: Encoder, scales: bool) -> Iterator[tuple[str, Array]]:
-    """The operator's constant inputs, layer by layer in its order; what is missing has no elements."""
-    for number, layer in enumerate(encoder.layers):
-        for name, array in _layer(layer):
-            yield f"layer.{number}.{name}", _given(array)
+    """The operator's constant inputs, layer by layer in its order; a bias or scale that is missing has no elements."""
+    for places in layers(encoder):
+        layer = list(parts(layer_encoder(encoder, places)))
+        for path, part in layer:
+            first = "gain" if isinstance(part, Norm) else "weight"
+            yield f"{places[0]}.{path}.{first}", _given(getattr(part, first))
+            yield f"{places[0]}.{path}.bias", _given(part.bias)
         if scales:
-            for part in ("scales", "input_scales"):
-                for name in LINEARS:
-                    yield f"layer.{number}.{name}.{part}", _given(getattr(getattr(layer, name), part))
+            for field in ("scales", "input_scales"):
+                linears = ((path, part) for path, part in layer if isinstance(part, Linear))
+                yield from ((f"{places[0]}.{path}.{field}", _given(getattr(part, field))) for path, part in linears)
 
 
 def _given(array: Array | None) -> Array:
     return np.empty(0, np.float32) if array is None else array
 
 
-def _layer(layer: Layer) -> Iterator[tuple[str, Array | None]]:
-    for name in ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm"):
-        part = getattr(layer, name)
-        first = "gain" if name.endswith("norm") else "weight"
-        yield f"{name}.{first}", getattr(part, first)
-        yield f"{name}.bias", part.bias
-
-
 def _attributes(encoder: Encoder, place: Cut, precision: str, padding: str) -> dict[str, Any]:
-    layers = encoder.layers
+    bodies = [block.body for block in encoder.blocks]
+    attentions = [body for body in bodies if isinstance(body, Attention)]
     attributes: dict[str, Any] = {
-        "heads": [layer.heads for layer in layers],
-        "activation": layers[0].activation,
-        "epsilon": [float(e) for layer in layers for e in (layer.attention_norm.epsilon, layer.output_norm.epsilon)],
-        "scale": [float(layer.scale) for layer in layers],
+        "heads": [body.heads for body in attentions],
+        "activation": next(body.activation for body in bodies if isinstance(body, FeedForward)),
+        "epsilon": [float(part.epsilon) for _, part in parts(encoder) if isinstance(part, Norm)],
+        "scale": [float(body.scale) for body in attentions],
         "precision": precision,
         "padding": padding,
     }
     if place.taps:
         attributes["taps"] = list(place.taps)
-    if precision.startswith("int8"):
+    if PRECISIONS[precision].int8:
         attributes["weights_per_layer"] = _WITH_SCALES
     return attributes

@@ -99,7 +99,7 @@ def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
         raise UnsupportedError(f"ranges are for one encoder, but there are {len(finding.encoders)}")
     layers = len(finding.encoders[0].layers)
     fixed = read_ranges(ranges, layers)
-    make_plan("int8", layers, fixed)  # refuses what does not fit
+    make_plan("int8", 2 * layers, fixed)  # refuses what does not fit
     return np.asarray(fixed, np.float32).reshape(layers, -1, 2)
 
 
@@ -108,7 +108,7 @@ def packed_encoder(
 ) -> Encoder:
     """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known and no
     ranges are fixed."""
-    plan = make_plan(precision, len(found.layers), ranges)
+    plan = make_plan(precision, 2 * len(found.layers), ranges)
     smoothed = plan.decoder == "s8" and ranges is None
     encoder = smoothed_encoder(finding, found, threads) if smoothed else read_encoder(finding.raised, found)
     return convert_encoder(encoder, plan)

@@ -12,8 +12,9 @@ from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import NewNode
 from fusebert.match.cut import Cut
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Encoder, Layer, Linear, Norm
+from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
 from fusebert.values.network import Embeddings
+from fusebert.values.traverse import layers
 
 MICROSOFT = "com.microsoft"
 _INT32, _INT64 = 6, 7
@@ -77,15 +78,18 @@ def stock_encoder(stock: Stock, place: Cut, encoder: Encoder, multi_head: bool) 
     """Adds the nodes of an encoder: Attention, SkipLayerNormalization and BiasGelu of every layer."""
     rows, mask = place.rows, _mask(stock, place)
     if place.flat:
-        hidden = stock.constant(np.array([encoder.hidden], np.int64))
+        hidden = stock.constant(np.array([encoder.hidden_size], np.int64))
         shape = stock.say("Concat", stock.say("Shape", place.mask, domain=""), hidden, domain="", axis=0)
         rows = stock.say("Reshape", rows, shape, domain="")
-    outputs = dict(zip((len(encoder.layers) - 1, *place.taps), place.outputs, strict=True))
-    for number, layer in enumerate(encoder.layers):
+    every = layers(encoder)
+    outputs = dict(zip((len(every) - 1, *place.taps), place.outputs, strict=True))
+    for number, places in enumerate(every):
         wanted = outputs.get(number, "")
-        rows = _layer(stock, layer, rows, mask, "" if place.flat else wanted, multi_head)
+        attention, feed_forward = (encoder.blocks[encoder.order[i]] for i in places)
+        rows = _attention(stock, attention, rows, mask, multi_head)
+        rows = _feed_forward(stock, feed_forward, rows, "" if place.flat else wanted)
         if place.flat and wanted:
-            flat = stock.constant(np.array([-1, encoder.hidden], np.int64))
+            flat = stock.constant(np.array([-1, encoder.hidden_size], np.int64))
             stock.say("Reshape", rows, flat, domain="", output=wanted)
 
 
@@ -99,7 +103,7 @@ def stock_embeddings(
         raise UnsupportedError("the embeddings are narrower than the encoder, which the stock kernel cannot carry")
     tables = [embeddings.word, embeddings.position, embeddings.kind if types else None]
     word, position, kind = ("" if t is None else stock.constant(np.asarray(t, np.float32)) for t in tables)
-    norm = [stock.constant(array) for array in (embeddings.norm.gain, embeddings.norm.bias)]
+    norm = [stock.constant(array) for array in _gain_and_bias(embeddings.norm, embeddings.word.shape[1])]
     made = [output, f"{stock.name}.mask_index"]
     given = (ids, types, word, position, kind, *norm, "", positions)
     while not given[-1]:
@@ -127,12 +131,14 @@ def _mask(stock: Stock, place: Cut) -> str:
     return _as_int32(stock, place.mask, declared.dtype if declared else "")
 
 
-def _layer(stock: Stock, layer: Layer, x: str, mask: str, output: str, multi_head: bool) -> str:
-    linears = layer.query, layer.key, layer.value
+def _attention(stock: Stock, block: Block, x: str, mask: str, multi_head: bool) -> str:
+    body = block.body
+    assert isinstance(body, Attention)
+    linears = body.query, body.key, body.value
     sizes = [len(linear.weight) for linear in linears]
     weight = np.concatenate([linear.floats() for linear in linears])
     bias = np.concatenate([_bias(linear) for linear in linears])
-    attributes: dict[str, Any] = {"num_heads": layer.heads, "scale": float(layer.scale)}
+    attributes: dict[str, Any] = {"num_heads": body.heads, "scale": float(body.scale)}
     if multi_head or stock.int8:
         made = stock.parted("Split", stock.product(x, weight), "split", sizes, axis=-1)
         parts = [f"{made}.{part}" for part in "qkv"]
@@ -142,30 +148,40 @@ def _layer(stock: Stock, layer: Layer, x: str, mask: str, output: str, multi_hea
         if len(set(sizes)) > 1:
             attributes["qkv_hidden_sizes"] = sizes
         context = stock.say("Attention", x, stock.constant(weight.T), stock.constant(bias), mask, **attributes)
-    attended = stock.product(context, layer.attention_out.floats())
-    x = _skip_norm(stock, attended, x, layer.attention_norm, layer.attention_out)
-    inner = _activation(stock, stock.product(x, layer.ffn_in.floats()), layer)
-    return _skip_norm(stock, stock.product(inner, layer.ffn_out.floats()), x, layer.output_norm, layer.ffn_out, output)
+    return _skip_norm(stock, stock.product(context, body.out.floats()), x, block.after, body.out)
+
+
+def _feed_forward(stock: Stock, block: Block, x: str, output: str) -> str:
+    body = block.body
+    assert isinstance(body, FeedForward)
+    inner = _activation(stock, stock.product(x, body.up.floats()), body)
+    return _skip_norm(stock, stock.product(inner, body.down.floats()), x, block.after, body.down, output)
 
 
 def _bias(linear: Linear) -> Array:
     return np.zeros(len(linear.weight), np.float32) if linear.bias is None else linear.bias
 
 
-def _skip_norm(stock: Stock, x: str, skip: str, norm: Norm, linear: Linear, output: str = "") -> str:
-    given = stock.constant(norm.gain), stock.constant(norm.bias), stock.constant(_bias(linear))
+def _gain_and_bias(norm: Norm, width: int) -> tuple[Array, Array]:
+    gain = np.ones(width, np.float32) if norm.gain is None else norm.gain
+    return gain, np.zeros(width, np.float32) if norm.bias is None else norm.bias
+
+
+def _skip_norm(stock: Stock, x: str, skip: str, norm: Norm | None, linear: Linear, output: str = "") -> str:
+    assert norm is not None  # the finder knows no layer without one
+    given = [stock.constant(array) for array in (*_gain_and_bias(norm, len(linear.weight)), _bias(linear))]
     return stock.say("SkipLayerNormalization", x, skip, *given, output=output, epsilon=float(norm.epsilon))
 
 
-def _activation(stock: Stock, x: str, layer: Layer) -> str:
-    bias = stock.vector(layer.ffn_in.bias, len(layer.ffn_in.weight))
-    if layer.activation == "gelu_tanh" or (layer.activation == "gelu_erf" and stock.fast_gelu):
+def _activation(stock: Stock, x: str, body: FeedForward) -> str:
+    bias = stock.vector(body.up.bias, len(body.up.weight))
+    if body.activation == "gelu_tanh" or (body.activation == "gelu_erf" and stock.fast_gelu):
         return stock.say("FastGelu", x, bias)
-    if layer.activation == "gelu_erf":
+    if body.activation == "gelu_erf":
         return stock.say("BiasGelu", x, bias)
     summed = stock.say("Add", x, bias, domain="")
-    if layer.activation == "gelu_quick":
+    if body.activation == "gelu_quick":
         return stock.say("QuickGelu", summed, alpha=1.702)
-    if layer.activation in ("relu", "tanh"):
-        return stock.say(layer.activation.capitalize(), summed, domain="")
-    raise UnsupportedError(f"no stock kernel computes the activation {layer.activation}")
+    if body.activation in ("relu", "tanh"):
+        return stock.say(body.activation.capitalize(), summed, domain="")
+    raise UnsupportedError(f"no stock kernel computes the activation {body.activation}")

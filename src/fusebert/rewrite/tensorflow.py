@@ -16,13 +16,14 @@ from fusebert.match import axes as ax
 from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.mask import hiding_value
-from fusebert.match.search import Match
+from fusebert.match.search import HOLES, Match
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 from fusebert.source import read
 from fusebert.values.blocks import Encoder
+from fusebert.values.traverse import POST_NORM_PARTS
 
-_ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
+_ORDER = tuple(HOLES[path] for path in POST_NORM_PARTS)
 _TRANSPOSED = "transpose"
 _LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
@@ -97,7 +98,8 @@ def _attributes(place: Cut, precision: str, padding: str, threads: int) -> dict[
 
 def _input_scales(encoder: Encoder) -> list[float]:
     """What the inputs of the products behind a LayerNorm are divided by, layer by layer; none if that is not known."""
-    scales = [linear.input_scales for layer in encoder.layers for linear in (layer.query, layer.ffn_in)]
+    firsts = (getattr(block.body, block.body.products()[0][0]) for block in encoder.blocks)
+    scales = [linear.input_scales for linear in firsts]
     known = [array for array in scales if array is not None]
     return [float(n) for array in known for n in array] if len(known) == len(scales) else []
 

@@ -26,7 +26,7 @@ from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain
 from fusebert.torch.packing import Packed, Recipe, packed_engine, packed_form
 from fusebert.torch.settings import Settings
 from fusebert.torch.wiring import Wiring, layer_names
-from fusebert.values.blocks import Batch
+from fusebert.values.batch import Batch
 from fusebert.values.plan import PRODUCTS
 
 _OTHER = ("head_mask", "encoder_hidden_states", "encoder_attention_mask", "past_key_values", "past_key_value")
@@ -166,10 +166,12 @@ class Fused(nn.Module):
         if ranges is None:
             ranges = self.fusebert.ranges = np.zeros((len(wiring.heads), len(PRODUCTS), 2), np.float32)
 
-        def widen(layer: int, product: int, inputs: Array) -> None:
+        by_block = ranges.reshape(-1, 2, 2)
+
+        def widen(block: int, product: int, inputs: Array) -> None:
             if inputs.size:
-                low, high = ranges[layer, product]
-                ranges[layer, product] = min(low, inputs.min()), max(high, inputs.max())
+                low, high = by_block[block, product]
+                by_block[block, product] = min(low, inputs.min()), max(high, inputs.max())
 
         batch: Batch = masked_batch(mask, tuple(rows.shape[:2]), max(wiring.heads), "skip")
         flat = rows.detach().float().reshape(-1, rows.shape[-1]).numpy()

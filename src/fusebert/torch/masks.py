@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Batch
+from fusebert.values.batch import Batch
 
 HIDES = -1e4  # what is added to a score to hide it: this or less, the least that any framework uses
 HIDES_EVERYTHING = -1e30  # added to a whole row, it leaves no trace of the scores

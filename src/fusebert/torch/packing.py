@@ -9,8 +9,8 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -24,10 +24,11 @@ from fusebert.engine.native import EncoderEngine, cores, pool
 from fusebert.engine.quantize import smooth_encoder
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Encoder, Layer, Linear, Norm
+from fusebert.values.blocks import Block, Encoder, Linear, Norm
 from fusebert.values.plan import make_plan
+from fusebert.values.traverse import POST_NORM_PARTS, is_norm, post_norm_layer
 
-PER_LAYER = 16  # tensors: weight and bias of what `_layer` names, in its order
+PER_LAYER = 2 * len(POST_NORM_PARTS)  # tensors: weight and bias of each
 _MOST = 4  # packed forms of the same memory: a module, what was traced from it, and so on
 
 
@@ -190,10 +191,10 @@ def _versions(weights: list[torch.Tensor]) -> list[int]:
 
 def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> EncoderEngine:
     encoder = encoder_of(weights, recipe)
-    plan = make_plan(recipe.precision, len(encoder.layers), recipe.ranges or None)
+    plan = make_plan(recipe.precision, len(encoder.blocks), recipe.ranges or None)
     threads = _pool(_usable(), _process, as_torch=False)
     if plan.decoder == "s8" and not recipe.ranges:
-        encoder = smooth_encoder(encoder, _sample_rows(sample, encoder.hidden), threads)
+        encoder = smooth_encoder(encoder, _sample_rows(sample, encoder.hidden_size), threads)
     return EncoderEngine(encoder, plan, threads)
 
 
@@ -207,21 +208,17 @@ def encoder_of(weights: Sequence[torch.Tensor], recipe: Recipe) -> Encoder:
     """The value that 16 tensors per layer stand for, sharing their memory."""
     if not weights or len(weights) != PER_LAYER * len(recipe.heads):
         raise FusebertError(f"{len(weights)} weights, but {len(recipe.heads)} layers need {PER_LAYER} each")
-    arrays = list(map(_array, weights))  # number 7 is the bias of attention_out
-    return Encoder(len(arrays[7]), tuple(
-        _layer(arrays[i * PER_LAYER : (i + 1) * PER_LAYER], heads, recipe) for i, heads in enumerate(recipe.heads)
-    ))  # fmt: skip
+    arrays = iter(map(_array, weights))
+    tensors = [(next(arrays), next(arrays)) for _ in weights[::2]]
+    blocks: list[Block] = []
+    for i, heads in enumerate(recipe.heads):
+        pairs = dict(zip(POST_NORM_PARTS, tensors[i * len(POST_NORM_PARTS) :], strict=False))
+        blocks += post_norm_layer(partial(_part, pairs, recipe.epsilon), heads, recipe.activation)
+    return Encoder.of(len(weights[1 + 2 * POST_NORM_PARTS.index("attention.out")]), tuple(blocks))
 
 
-def _layer(arrays: list[Array], heads: int, recipe: Recipe) -> Layer:
-    query, key, value, attention_out, attention_norm, ffn_in, ffn_out, output_norm = zip(
-        arrays[::2], arrays[1::2], strict=True
-    )
-    return Layer(
-        Linear(*query), Linear(*key), Linear(*value), Linear(*attention_out), Norm(*attention_norm, recipe.epsilon),
-        Linear(*ffn_in), Linear(*ffn_out), Norm(*output_norm, recipe.epsilon), heads, recipe.activation,
-        scale=float((len(query[0]) // heads) ** -0.5),
-    )  # fmt: skip
+def _part(pairs: Mapping[str, tuple[Array, Array]], epsilon: float, path: str) -> Linear | Norm:
+    return Norm(*pairs[path], epsilon) if is_norm(path) else Linear(*pairs[path])
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.formats.ranges import read_factors
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
 
 PADDING = ("auto", "skip", "compute")
 
@@ -33,7 +33,7 @@ class Settings:
             raise FusebertError(f"threads: a whole number from 0 to 1024 is expected, not {self.threads!r:.40}")
         if self.calibrate and self.precision != "fp32":
             raise FusebertError(f"calibration runs in fp32, not in {self.precision}; use the ranges afterwards")
-        if self.ranges and not self.precision.startswith("int8"):
+        if self.ranges and not PRECISIONS[self.precision].int8:
             raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {self.precision}")
 
 

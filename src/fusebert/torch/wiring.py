@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.huggingface import BERT_LAYER, DISTILBERT_LAYER
+from fusebert.values.traverse import POST_NORM_PARTS
 
 # Module and class of every encoder that is known -> the names in its layers.
 ENCODERS = {
@@ -24,7 +25,6 @@ ENCODERS = {
     ("electra", "ElectraEncoder"): BERT_LAYER,
     ("distilbert", "Transformer"): DISTILBERT_LAYER,
 }
-_ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _ACTIVATIONS = {
     "GELUActivation": "gelu_erf", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "PytorchGELUTanh": "gelu_tanh", "GELUTanh": "gelu_tanh", "QuickGELUActivation": "gelu_quick", "ReLU": "relu",
@@ -50,7 +50,7 @@ class Wiring:
             raise UnsupportedError("it has no layers")
         for layer in self.layers:
             _refuse_other_mathematics(layer)
-        self.sources = [layer.get_submodule(names[word]) for layer in self.layers for word in _ORDER]
+        self.sources = [layer.get_submodule(names[path]) for layer in self.layers for path in POST_NORM_PARTS]
         owners = [module._modules for module in encoder.modules() if module._modules]
         self._owners: list[dict[str, Any]] = [*owners, *(source._parameters for source in self.sources)]
         self._versions = list(map(dict_version, self._owners))

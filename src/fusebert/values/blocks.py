@@ -1,23 +1,17 @@
-"""Encoder and Batch: what is computed and on which rows. And the mathematics of a layer, written once.
+"""Encoder: what is computed, as blocks. A block is one residual step, x = after(x + branch(body(before(x)))); a norm
+that is None is absent, so pre-norm and post-norm encoders differ only in which norms are there.
 
-Sizes are not stored beside the weights: they are read from the weights' shapes, so the two cannot disagree."""
+Sizes are not stored beside the weights: they are read from the weights' shapes, so the two cannot disagree. The fields
+of these classes are the only list of an encoder's parts; values/traverse.py walks them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
-from fusebert.ops.vocabulary import Numpy
-
-LINEARS = ("query", "key", "value", "attention_out", "ffn_in", "ffn_out")
-NORMS = ("attention_norm", "output_norm")
-LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
@@ -42,204 +36,111 @@ class Linear:
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Every array by the name of its field."""
-        for part in ("weight", "bias", "scales", "input_scales"):
-            if (array := getattr(self, part)) is not None:
-                yield part, array
+        for name in ("weight", "bias", "scales", "input_scales"):
+            if (array := getattr(self, name)) is not None:
+                yield name, array
 
 
 @dataclass(frozen=True)
 class Norm:
-    """LayerNorm's gain, bias and epsilon."""
+    """LayerNorm (`kind` "layer") or RMSNorm ("rms") over a row; a gain that is None is 1, such a bias 0."""
 
-    gain: Array
-    bias: Array
+    gain: Array | None
+    bias: Array | None
     epsilon: float
+    kind: str = "layer"
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Every array by the name of its field."""
+        for name in ("gain", "bias"):
+            if (array := getattr(self, name)) is not None:
+                yield name, array
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The weights of one post-LayerNorm layer and how they are used."""
+class Rotary:
+    """Queries and keys are rotated by their position times these frequencies, `[head size / 2]`."""
+
+    frequencies: Array
+
+
+@dataclass(frozen=True)
+class Relative:
+    """Added to the scaled scores by head and distance: `[heads, 2 * reach + 1]`, clamped key minus query position."""
+
+    table: Array
+
+
+@dataclass(frozen=True)
+class Disentangled:
+    """DeBERTa's terms, added before the scale: `[2 * reach, heads * head size]`, as the reader computed them."""
+
+    content_to_position: Array | None
+    position_to_content: Array | None
+    buckets: int
+    reach: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Multi-head attention. A head's size is its share of the query's rows; nothing needs to equal the hidden size."""
 
     query: Linear
     key: Linear
     value: Linear
-    attention_out: Linear
-    attention_norm: Norm
-    ffn_in: Linear
-    ffn_out: Linear
-    output_norm: Norm
+    out: Linear
     heads: int
-    activation: str
+    key_heads: int
     scale: float
+    window: int | None = None  # the farthest a query sees, in positions; None: everything
+    position: Rotary | Relative | Disentangled | None = None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+
+    def products(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The linears that share an input, by field name: the block's first and second product."""
+        return ("query", "key", "value"), ("out",)
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """down(activation(up x)), or with a gate down(activation(gate x) * up x)."""
+
+    up: Linear
+    gate: Linear | None
+    down: Linear
+    activation: str
+
+    def products(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The linears that share an input, by field name: the block's first and second product."""
+        return ("up",) if self.gate is None else ("up", "gate"), ("down",)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One residual step: x = after(x + branch(body(before(x))))."""
+
+    before: Norm | None
+    body: Attention | FeedForward
+    branch: Norm | None
+    after: Norm | None
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A stack of layers over rows of `hidden` numbers."""
+    """Blocks over rows of `hidden_size` numbers, run in `order`; one that is named twice is packed once."""
 
-    hidden: int
-    layers: tuple[Layer, ...]
-
-    def weights(self) -> Iterator[tuple[str, Array]]:
-        """Every weight with its name, such as `layer.3.ffn_in.weight`."""
-        for number, layer in enumerate(self.layers):
-            for name in LINEARS:
-                for part, array in getattr(layer, name).arrays():
-                    yield f"layer.{number}.{name}.{part}", array
-            for name in NORMS:
-                for part in ("gain", "bias"):
-                    yield f"layer.{number}.{name}.{part}", getattr(getattr(layer, name), part)
-
-
-def layer(op: Any, x: Any, mask: Any, w: Layer) -> Any:
-    """One layer in the words of `ops`: what `op` is decides whether this computes, records or matches."""
-    query = op.split_heads(op.linear(x, w.query.floats(), w.query.bias), w.heads)
-    key = op.split_heads(op.linear(x, w.key.floats(), w.key.bias), w.heads)
-    value = op.split_heads(op.linear(x, w.value.floats(), w.value.bias), w.heads)
-    attention = op.softmax(op.mask(op.scores(query, key, w.scale), mask))
-    context = op.merge_heads(op.context(attention, value))
-    x = norm(op, op.add(x, op.linear(context, w.attention_out.floats(), w.attention_out.bias)), w.attention_norm)
-    inner = op.activation(op.linear(x, w.ffn_in.floats(), w.ffn_in.bias), w.activation)
-    return norm(op, op.add(x, op.linear(inner, w.ffn_out.floats(), w.ffn_out.bias)), w.output_norm)
-
-
-def norm(op: Any, x: Any, w: Norm) -> Any:
-    """LayerNorm in the words of `ops`."""
-    return op.layer_norm(x, w.gain, w.bias, w.epsilon)
-
-
-def reference(encoder: Encoder, x: Array, mask: Array | None = None) -> Array:
-    """The encoder in NumPy: `x` is `[batch, tokens, hidden]`; `mask` is added to `[batch, heads, tokens, tokens]`."""
-    for weights in encoder.layers:
-        x = layer(Numpy(), x, mask, weights)
-    return x
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows without padding: sequence i is rows `offsets[i]` to `offsets[i + 1]`.
-
-    `index` says where each row stands in the padded batch `shape` (sequences, length), flattened. Rows that are not
-    `visible` are computed, but no row attends to them. `bias` is an additive mask for batches that keep every row."""
-
-    offsets: NDArray[np.int64]
-    index: NDArray[np.int64]
-    shape: tuple[int, int]
-    visible: NDArray[np.uint8] | None = None
-    bias: NDArray[np.float32] | None = None
+    hidden_size: int
+    blocks: tuple[Block, ...]
+    order: tuple[int, ...]
+    final: Norm | None = None
 
     @staticmethod
-    def ragged(lengths: list[int]) -> Batch:
-        """Sequences of these lengths, one after the other."""
-        offsets = np.cumsum([0, *lengths], dtype=np.int64)
-        length = max(lengths, default=0)
-        index = [np.arange(n, dtype=np.int64) + i * length for i, n in enumerate(lengths)]
-        return Batch(offsets, np.concatenate([np.empty(0, np.int64), *index]), (len(lengths), length))
-
-    @staticmethod
-    def masked(mask: Array | None, shape: tuple[int, int], hidden_rows: str = "skip", heads: int = 1) -> Batch:
-        """From a padded batch and its mask (see docs/masks.md for the forms).
-
-        `hidden_rows` says what becomes of the rows that a 0/1 mask hides: "skip" drops them, "first" keeps each
-        sequence's first row (and a sequence that is hidden altogether), "compute" keeps them all."""
-        sequences, length = shape
-        full = np.arange(sequences * length, dtype=np.int64)
-        offsets = np.arange(sequences + 1, dtype=np.int64) * length
-        if mask is None:
-            return Batch(offsets, full, shape)
-        mask = as_array("attention_mask", mask)
-        if mask.shape == shape and (mask == 1).all():
-            return Batch(offsets, full, shape)
-        if mask.ndim in (1, 2):
-            return _compacted(_rows_mask(mask, shape), shape, hidden_rows)
-        bias = np.broadcast_to(_additive(mask, shape, heads), (sequences, heads, length, length))
-        return Batch(offsets, full, shape, bias=bias)
-
-    def spread(self, rows: Array, drop_hidden: bool) -> Array:
-        """Rows back at their places in the padded batch; zeros everywhere else."""
-        sequences, length = self.shape
-        if self.visible is None and len(rows) == sequences * length:
-            return rows.reshape(sequences, length, *rows.shape[1:])
-        padded = np.zeros((sequences * length, *rows.shape[1:]), rows.dtype)
-        if drop_hidden and self.visible is not None:
-            padded[self.index[self.visible != 0]] = rows[self.visible != 0]
-        else:
-            padded[self.index] = rows
-        return padded.reshape(sequences, length, *rows.shape[1:])
-
-    def first_rows(self, rows: Array) -> Array:
-        """The row at each sequence's first position; zeros where that was skipped."""
-        if len(rows) == self.shape[0] * self.shape[1] > 0:
-            return rows[self.offsets[:-1]]
-        firsts = np.zeros((self.shape[0], *rows.shape[1:]), rows.dtype)
-        begins, length = self.offsets[:-1], self.shape[1]
-        kept = np.flatnonzero(begins < self.offsets[1:])
-        kept = kept[self.index[begins[kept]] == kept * length]
-        firsts[kept] = rows[begins[kept]]
-        return firsts
+    def of(hidden_size: int, blocks: tuple[Block, ...], final: Norm | None = None) -> Encoder:
+        """Each block once, in the order given."""
+        return Encoder(hidden_size, blocks, tuple(range(len(blocks))), final)
 
 
-def as_array(name: str, values: Any) -> Array:
-    """What a caller gave for an array, as one; rows of different lengths are refused."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        raise FusebertError(f"{name}: its rows have different lengths; pad them") from None
-
-
-def _rows_mask(mask: Array, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Lengths or 0/1 rows as booleans."""
-    sequences, length = shape
-    if mask.ndim == 1:
-        if mask.shape != (sequences,) or mask.dtype.kind not in "iu" or ((mask < 0) | (mask > length)).any():
-            raise FusebertError(f"attention_mask: {sequences} whole lengths from 0 to {length} are expected")
-        return np.arange(length) < mask[:, None]
-    if mask.shape != shape:
-        raise FusebertError(f"attention_mask has shape {mask.shape}, but input_ids {shape}")
-    visible = mask.astype(bool)
-    if not (mask == visible).all():
-        raise FusebertError(
-            "attention_mask: a two-dimensional mask holds only 0 and 1; an additive mask has four dimensions"
-        )
-    return visible
-
-
-def _additive(mask: Array, shape: tuple[int, int], heads: int) -> NDArray[np.float32]:
-    """A (B, S, S) 0/1 mask or a four-dimensional one (boolean, or floats to be added) as something to add."""
-    sequences, length = shape
-    if mask.ndim == 3 and mask.shape == (sequences, length, length):
-        if not np.isin(mask, (0, 1)).all():
-            raise FusebertError("attention_mask: a three-dimensional mask holds only 0 and 1")
-        mask = mask.astype(bool)[:, None]
-    elif mask.ndim != 4 or any(
-        have not in allowed
-        for have, allowed in zip(mask.shape, ((1, sequences), (1, heads), (1, length), (length,)), strict=True)
-    ):
-        raise FusebertError(
-            f"attention_mask has shape {mask.shape}; for input_ids {shape} it is (B), (B, S), (B, S, S) or "
-            f"(B, {heads}, S, S), where all but the last may be 1"
-        )
-    if mask.dtype == bool:
-        return np.where(mask, np.float32(0), np.float32(LOWEST))
-    if mask.dtype.kind != "f" and mask.dtype.name != "bfloat16":
-        raise FusebertError(
-            "attention_mask: a four-dimensional mask is boolean, or floats that are added to the scores"
-        )
-    bias = mask.astype(np.float32)
-    if np.isnan(bias).any():
-        raise FusebertError("attention_mask holds NaN")
-    return bias
-
-
-def _compacted(visible: NDArray[np.bool_], shape: tuple[int, int], hidden_rows: str) -> Batch:
-    keep = visible.copy()
-    if hidden_rows == "compute":
-        keep[:] = True
-    elif hidden_rows == "first" and shape[1]:
-        keep[:, 0] = True
-        keep[~visible.any(1)] = True
-    flat = keep.ravel()
-    offsets = np.zeros(shape[0] + 1, np.int64)
-    keep.sum(1).cumsum(out=offsets[1:])
-    flags = None if (keep == visible).all() else visible.ravel()[flat].astype(np.uint8)
-    return Batch(offsets, flat.nonzero()[0], shape, flags)
+def default_scale(query: Linear, heads: int) -> float:
+    """What scores are multiplied by unless a model says otherwise: one over the square root of a head's size."""
+    return float((len(query.weight) // heads) ** -0.5)

@@ -10,7 +10,9 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Encoder, Linear, Norm, as_array
+from fusebert.values.batch import as_array
+from fusebert.values.blocks import Encoder, Linear, Norm
+from fusebert.values.traverse import weights
 
 HEADS = ("none", "sequence", "token", "question", "masked")
 
@@ -81,24 +83,17 @@ class Network:
         yield "embeddings.position", e.position
         if e.kind is not None:
             yield "embeddings.kind", e.kind
-        yield from _norm_weights("embeddings.norm", e.norm)
-        if e.project is not None:
-            yield from _linear_weights("embeddings.project", e.project)
-        yield from self.encoder.weights()
+        yield from _named("embeddings.norm", e.norm)
+        yield from _named("embeddings.project", e.project)
+        yield from weights(self.encoder)
         for i, step in enumerate(self.head.steps):
-            yield from _linear_weights(f"head.{i}", step.linear)
-            if step.norm is not None:
-                yield from _norm_weights(f"head.{i}.norm", step.norm)
+            yield from _named(f"head.{i}", step.linear)
+            yield from _named(f"head.{i}.norm", step.norm)
 
 
-def _linear_weights(name: str, linear: Linear) -> Iterator[tuple[str, Array]]:
-    for part, array in linear.arrays():
-        yield f"{name}.{part}", array
-
-
-def _norm_weights(name: str, norm: Norm) -> Iterator[tuple[str, Array]]:
-    yield f"{name}.gain", norm.gain
-    yield f"{name}.bias", norm.bias
+def _named(name: str, part: Linear | Norm | None) -> Iterator[tuple[str, Array]]:
+    if part is not None:
+        yield from ((f"{name}.{field}", array) for field, array in part.arrays())
 
 
 def positions(embeddings: Embeddings, input_ids: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Plan: in which precision each product of each layer runs. Pure: names and observed ranges in, a value out."""
+"""Plan: in which precision each product of each block runs. Pure: names and observed ranges in, a value out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
+from fusebert.values.precision import precision as named_precision
 
-PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
+# The products of a layer, which is an attention and a feed-forward block, by the names that files and tables give them.
 PRODUCTS = ("qkv", "attention_out", "ffn_in", "ffn_out")
-_PRODUCT = {"fp32": "f32", "bf16": "bf16", "int8": "s8", "int8-bf16": "s8"}
-_LARGEST_STEP = 1 / 3  # of 8 bits; wider ones would make a 0 of most numbers (native/hosts/tf_weights.cc does the same)
-_REST = {"fp32": "f32", "bf16": "bf16", "int8": "f32", "int8-bf16": "bf16"}
+_LARGEST_STEP = 1 / 3  # of 8 bits; wider ones would make a 0 of most numbers (native/hosts does the same)
 
 
 @dataclass(frozen=True)
@@ -25,16 +24,19 @@ class Product:
     low: float = 0.0
     high: float = 0.0
 
+    @property
+    def static(self) -> bool:
+        """Whether its input range is fixed beforehand."""
+        return self.low < self.high
+
 
 @dataclass(frozen=True)
-class LayerPlan:
-    """The four products of a layer, and the type of the two inside attention."""
+class BlockPlan:
+    """The block's two products with weights, and the type of those inside attention."""
 
-    qkv: Product
-    attention_out: Product
-    ffn_in: Product
-    ffn_out: Product
-    attention: str
+    first: Product
+    second: Product
+    scores: str
 
 
 @dataclass(frozen=True)
@@ -42,30 +44,28 @@ class Plan:
     """`precision` is the name the user chose; `decoder` the type of a masked-language head's last product."""
 
     precision: str
-    layers: tuple[LayerPlan, ...]
+    blocks: tuple[BlockPlan, ...]
     decoder: str
 
     @property
     def static(self) -> bool:
         """Whether any input range is fixed beforehand."""
-        return any(getattr(layer, name).low < getattr(layer, name).high for layer in self.layers for name in PRODUCTS)
+        return any(product.static for block in self.blocks for product in (block.first, block.second))
 
 
-def make_plan(precision: str, layers: int, ranges: Any = None) -> Plan:
-    """The plan for one of PRECISIONS; `ranges` `[layers, 4, 2]`, low and high of every input, make int8 static, except
-    where one is too wide for 8 bits: that product finds its range per token all the same."""
-    if precision not in PRECISIONS:
-        raise FusebertError(f"precision {precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
-    fixed = _checked_ranges(ranges, precision, layers)
-    kind = _PRODUCT[precision]
-    plans = []
-    for layer in fixed:
-        products = {
-            name: Product(kind) if too_wide(low, high) else Product(kind, float(low), float(high))
-            for name, (low, high) in zip(PRODUCTS, layer, strict=True)
-        }
-        plans.append(LayerPlan(**products, attention=_REST[precision]))
-    return Plan(precision, tuple(plans), kind)
+def make_plan(precision: str, blocks: int, ranges: Any = None) -> Plan:
+    """The plan for a precision and so many blocks; `ranges`, low and high of the inputs of both products of every
+    block, make int8 static, except where one is too wide for 8 bits: that product finds its range per token."""
+    kind = named_precision(precision)
+    plans = [
+        BlockPlan(_product(kind.products, *first), _product(kind.products, *second), kind.rest)
+        for first, second in _checked_ranges(ranges, precision, blocks)
+    ]
+    return Plan(precision, tuple(plans), kind.products)
+
+
+def _product(kind: str, low: float, high: float) -> Product:
+    return Product(kind) if too_wide(low, high) else Product(kind, float(low), float(high))
 
 
 def too_wide(low: float, high: float) -> bool:
@@ -73,19 +73,19 @@ def too_wide(low: float, high: float) -> bool:
     return (max(float(high), 0.0) - min(float(low), 0.0)) / 255 > _LARGEST_STEP
 
 
-def _checked_ranges(ranges: Any, precision: str, layers: int) -> Array:
-    shape = (layers, len(PRODUCTS), 2)
+def _checked_ranges(ranges: Any, precision: str, blocks: int) -> Array:
+    shape = (blocks, 2, 2)
     if ranges is None:
         return np.zeros(shape, np.float32)
-    if _PRODUCT[precision] != "s8":
-        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}")
+    if not named_precision(precision).int8:
+        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {precision}; omit them")
     try:
         fixed = np.asarray(ranges, np.float32)
     except (TypeError, ValueError):
-        raise FusebertError("ranges must be numbers") from None
-    if fixed.size != layers * 8:
+        raise FusebertError("ranges: not an array of numbers; give low and high of every product's input") from None
+    if fixed.size != blocks * 4:
         raise FusebertError(
-            f"ranges hold {fixed.size} numbers; {layers} layers need {layers * 8} (low and high of four products)"
+            f"ranges: {fixed.size} numbers for a model that needs {blocks * 4}: low and high of four products a layer"
         )
     fixed = fixed.reshape(shape)
     if not (np.isfinite(fixed).all() and (fixed[..., 0] < fixed[..., 1]).all()):

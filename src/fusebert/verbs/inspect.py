@@ -17,8 +17,11 @@ from fusebert.measure.inputs import FUSED_OPS
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
 from fusebert.source import is_graph, read
+from fusebert.values.blocks import Attention, FeedForward
 from fusebert.values.network import Network
 from fusebert.values.plan import PRODUCTS, Plan, make_plan
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import layers
 
 
 def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
@@ -33,7 +36,7 @@ def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> 
     elif huggingface.is_checkpoint(folder):
         network = huggingface.read(folder)
         plan, max_length, kind = (
-            make_plan("fp32", len(network.encoder.layers)),
+            make_plan("fp32", len(network.encoder.blocks)),
             network.embeddings.longest,
             "Hugging Face checkpoint",
         )
@@ -41,23 +44,25 @@ def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> 
         raise FusebertError(
             f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)"
         )
-    first = network.encoder.layers[0] if network.encoder.layers else None
+    bodies = [block.body for block in network.encoder.blocks[:2]]
+    attention = next((body for body in bodies if isinstance(body, Attention)), None)
+    feed_forward = next((body for body in bodies if isinstance(body, FeedForward)), None)
     facts = {
         "kind": kind,
         "family": network.family,
         "head": network.head.kind,
         "labels": list(network.labels),
-        "layers": len(network.encoder.layers),
-        "hidden": network.encoder.hidden,
-        "heads": first.heads if first else 0,
-        "inner": len(first.ffn_in.weight) if first else 0,
-        "activation": first.activation if first else "",
+        "layers": len(layers(network.encoder)),
+        "hidden": network.encoder.hidden_size,
+        "heads": attention.heads if attention else 0,
+        "inner": len(feed_forward.up.weight) if feed_forward else 0,
+        "activation": feed_forward.activation if feed_forward else "",
         "vocabulary": len(network.embeddings.word),
         "max_tokens": max_length,
         "precision": plan.precision,
         "ranges": "static" if plan.static else "per token",
     }
-    if not plan.precision.startswith("int8"):
+    if not PRECISIONS[plan.precision].int8:
         del facts["ranges"]
     return Report(str(folder), facts, (_parts(network), _plan(plan)))
 
@@ -214,15 +219,16 @@ def _plan(plan: Plan) -> Table:
     """One row for each run of layers with the same plan."""
     rows: list[tuple[str, ...]] = []
     begin = 0
-    for i, layer in enumerate(plan.layers):
-        if i + 1 < len(plan.layers) and plan.layers[i + 1] == layer:
+    pairs = list(zip(plan.blocks[::2], plan.blocks[1::2], strict=True))
+    for i, pair in enumerate(pairs):
+        if i + 1 < len(pairs) and pairs[i + 1] == pair:
             continue
-        products = [getattr(layer, name) for name in PRODUCTS]
+        products = [product for block in pair for product in (block.first, block.second)]
         rows.append(
             (
                 f"{begin} to {i}",
-                *(p.type if p.low >= p.high else f"{p.type} {p.low:g}..{p.high:g}" for p in products),
-                layer.attention,
+                *(p.type if not p.static else f"{p.type} {p.low:g}..{p.high:g}" for p in products),
+                pair[0].scores,
             )
         )
         begin = i + 1

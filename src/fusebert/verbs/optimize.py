@@ -14,7 +14,8 @@ from fusebert.measure.compare import Difference, compare, compare_with_graph, ta
 from fusebert.report import Report, Table
 from fusebert.rewrite.packing import Wanted
 from fusebert.source import is_graph, looks_like_onnx, read
-from fusebert.values.plan import PRECISIONS
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import layers
 from fusebert.verbs.fused import BEYOND_RANGES, TARGETS, plan_replacement, replace_encoders
 
 _COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
@@ -159,11 +160,10 @@ def _require(
 
 
 def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...], notes: tuple[str, ...]) -> Report:
-    layers = model.network.encoder.layers
     facts = {
         "family": model.network.family,
         "head": model.network.head.kind,
-        "layers": len(layers),
+        "layers": len(layers(model.network.encoder)),
         "precision": model.plan.precision,
         "bytes_before": model.bytes_read,
         "bytes_after": written.network.bytes,

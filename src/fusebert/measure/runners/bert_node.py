@@ -13,10 +13,12 @@ from fusebert.engine.quantize import convert_encoder
 from fusebert.formats.ranges import read_ranges
 from fusebert.measure.inputs import FUSED_OPS, bert_precision
 from fusebert.ops.graph import Array, Node
-from fusebert.values.blocks import Batch, Encoder, Layer, Linear, Norm
+from fusebert.values.batch import Batch
+from fusebert.values.blocks import Block, Encoder, Linear, Norm
 from fusebert.values.plan import make_plan
+from fusebert.values.traverse import POST_NORM_PARTS, is_norm, post_norm_layer
 
-_PER_LAYER = 16
+_PER_LAYER = 2 * len(POST_NORM_PARTS)
 _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another
 
 
@@ -61,36 +63,37 @@ def _packed(weights: Sequence[Array], hidden: int, heads: int, attributes: Mappi
         raise ValueError(f"it has {len(weights)} weights, but a layer has {_PER_LAYER}")
     int8 = (precision := bert_precision(attributes)).startswith("int8")
     ranges = attributes.get("QuantizationFactors") or attributes.get("QuantizationFactorsPath") or None
-    plan = make_plan(precision, count, read_ranges(ranges, count) if int8 else None)
+    plan = make_plan(precision, 2 * count, read_ranges(ranges, count) if int8 else None)
     scales = np.asarray(attributes.get("InputScales", ()) if int8 else (), np.float32)
     columns = scales.reshape(count, 2, hidden) if scales.size else [(None, None)] * count
-    layers = tuple(
-        _layer(weights[i * _PER_LAYER : (i + 1) * _PER_LAYER], columns[i], hidden, heads, attributes)
+    blocks = tuple(
+        block
         for i in range(count)
+        for block in _layer(weights[i * _PER_LAYER : (i + 1) * _PER_LAYER], columns[i], hidden, heads, attributes)
     )
-    encoder = convert_encoder(Encoder(hidden, layers), plan)
+    encoder = convert_encoder(Encoder.of(hidden, blocks), plan)
     return EncoderEngine(encoder, plan, pool(attributes.get("NumThreads") or None))
 
 
 def _layer(
     weights: Sequence[Array], scales: Sequence[Array | None], hidden: int, heads: int, attributes: Mapping[str, Any]
-) -> Layer:
+) -> tuple[Block, Block]:
     """A layer of the op's sixteen tensors; what does not have its size raises ValueError."""
     inner, epsilon = attributes.get("IntermediateSize", 3072), attributes.get("LayerNormEpsilon", 1e-12)
+    pairs = dict(zip(POST_NORM_PARTS, zip(weights[::2], weights[1::2], strict=True), strict=True))
+    sizes = {"feed_forward.up": (hidden, inner), "feed_forward.down": (inner, hidden)}
+    smoothed = {"feed_forward.up": scales[1], "feed_forward.down": None, "attention.out": None}
 
-    def linear(place: int, inputs: int, outputs: int, input_scales: Array | None = None) -> Linear:
-        weight, bias = weights[place].reshape(inputs, outputs), weights[place + 1].reshape(outputs)
-        return Linear(weight.T, bias, input_scales=input_scales)
+    def part(path: str) -> Linear | Norm:
+        first, bias = pairs[path]
+        if is_norm(path):
+            return Norm(first.reshape(hidden), bias.reshape(hidden), epsilon)
+        inputs, outputs = sizes.get(path, (hidden, hidden))
+        weight = first.reshape(inputs, outputs).T
+        return Linear(weight, bias.reshape(outputs), input_scales=smoothed.get(path, scales[0]))
 
-    def norm(place: int) -> Norm:
-        return Norm(weights[place].reshape(hidden), weights[place + 1].reshape(hidden), epsilon)
-
-    query, key, value = (linear(place, hidden, hidden, scales[0]) for place in (0, 2, 4))
-    return Layer(
-        query, key, value, linear(6, hidden, hidden), norm(8), linear(10, hidden, inner, scales[1]),
-        linear(12, inner, hidden), norm(14), heads, attributes.get("HiddenAct", "gelu_tanh"),
-        attributes.get("AttentionScale") or (hidden // heads) ** -0.5,
-    )  # fmt: skip
+    activation, scale = attributes.get("HiddenAct", "gelu_tanh"), attributes.get("AttentionScale") or None
+    return post_norm_layer(part, heads, activation, scale)
 
 
 def _added(mask: Array, attributes: Mapping[str, Any]) -> Array:

@@ -1,4 +1,4 @@
-#include "factors.h"
+#include "ranges.h"
 
 #include <unistd.h>
 
@@ -20,9 +20,9 @@ namespace {
 
 // Ranges that hold nothing yet: every low above every high.
 std::vector<float> nothing_seen(size_t layers) {
-  std::vector<float> factors(layers * kFactorsPerLayer, std::numeric_limits<float>::infinity());
-  for (size_t i = 1; i < factors.size(); i += 2) factors[i] = -factors[i];
-  return factors;
+  std::vector<float> ranges(layers * kLayerRanges, std::numeric_limits<float>::infinity());
+  for (size_t i = 1; i < ranges.size(); i += 2) ranges[i] = -ranges[i];
+  return ranges;
 }
 
 void widen(float* range, float low, float high) {
@@ -32,32 +32,32 @@ void widen(float* range, float low, float high) {
 
 }  // namespace
 
-std::vector<float> read_factors(const std::string& path, size_t layers) {
+std::vector<float> read_ranges(const std::string& path, size_t layers) {
   std::ifstream file(path);
   if (!file) throw FileError{errno, "the quantisation factors " + path + " cannot be read"};
   file.imbue(std::locale::classic());
-  std::vector<float> factors;
-  for (float value; factors.size() < layers * kFactorsPerLayer && file >> value;) factors.push_back(value);
-  check_factors(factors, layers, "the quantisation factors " + path);
-  return factors;
+  std::vector<float> ranges;
+  for (float value; ranges.size() < layers * kLayerRanges && file >> value;) ranges.push_back(value);
+  check_ranges(ranges, layers, "the quantisation factors " + path);
+  return ranges;
 }
 
-void check_factors(const std::vector<float>& factors, size_t layers, const std::string& from) {
-  if (factors.size() != layers * kFactorsPerLayer)
-    throw Invalid("%s hold %zu numbers, but %zu layers need %zu", from.c_str(), factors.size(), layers,
-                  layers * kFactorsPerLayer);
-  for (size_t i = 0; i < factors.size(); i += 2)
-    if (!std::isfinite(factors[i]) || !std::isfinite(factors[i + 1]) || factors[i] > factors[i + 1])
-      throw Invalid("%s: %g to %g, of layer %zu, is no range", from.c_str(), factors[i], factors[i + 1],
-                    i / kFactorsPerLayer);
+void check_ranges(const std::vector<float>& ranges, size_t layers, const std::string& from) {
+  if (ranges.size() != layers * kLayerRanges)
+    throw Invalid("%s hold %zu numbers, but %zu layers need %zu", from.c_str(), ranges.size(), layers,
+                  layers * kLayerRanges);
+  for (size_t i = 0; i < ranges.size(); i += 2)
+    if (!std::isfinite(ranges[i]) || !std::isfinite(ranges[i + 1]) || ranges[i] > ranges[i + 1])
+      throw Invalid("%s: %g to %g, of layer %zu, is no range", from.c_str(), ranges[i], ranges[i + 1],
+                    i / kLayerRanges);
 }
 
-void write_factors(const std::string& path, const std::vector<float>& factors) {
+void write_ranges(const std::string& path, const std::vector<float>& ranges) {
   std::ostringstream text;
   text.imbue(std::locale::classic());
   text << std::setprecision(9);
-  for (size_t i = 0; i < factors.size(); ++i)
-    text << std::setw(11) << factors[i] << ((i + 1) % kFactorsPerLayer ? ' ' : '\n');
+  for (size_t i = 0; i < ranges.size(); ++i)
+    text << std::setw(11) << ranges[i] << ((i + 1) % kLayerRanges ? ' ' : '\n');
 
   const std::string part = path + "." + std::to_string(getpid()) + ".part", content = text.str();
   std::FILE* const file = std::fopen(part.c_str(), "w");
@@ -77,29 +77,28 @@ std::shared_ptr<Calibration> Calibration::of(const std::string& path, size_t lay
   std::lock_guard lock(mutex);
   auto found = known[path].lock();
   if (!found) known[path] = found = std::shared_ptr<Calibration>(new Calibration(path, layers));
-  if (found->factors_.size() != layers * kFactorsPerLayer)
-    throw Invalid("another encoder, of %zu layers, is being calibrated into %s", found->factors_.size() / 8,
+  if (found->ranges_.size() != layers * kLayerRanges)
+    throw Invalid("another encoder, of %zu layers, is being calibrated into %s", found->ranges_.size() / 8,
                   path.c_str());
   return found;
 }
 
-Calibration::Calibration(std::string path, size_t layers) : path_(std::move(path)), factors_(nothing_seen(layers)) {}
+Calibration::Calibration(std::string path, size_t layers) : path_(std::move(path)), ranges_(nothing_seen(layers)) {}
 
 void Calibration::add(const Watch& watch) {
   if (watch.broken_) throw Invalid("calibration: an input of a product is infinite or not a number");
-  if (watch.factors_ == nothing_seen(watch.factors_.size() / kFactorsPerLayer)) return;  // an empty batch
+  if (watch.ranges_ == nothing_seen(watch.ranges_.size() / kLayerRanges)) return;  // an empty batch
   std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < factors_.size(); i += 2) widen(&factors_[i], watch.factors_[i], watch.factors_[i + 1]);
-  write_factors(path_, factors_);
+  for (size_t i = 0; i < ranges_.size(); i += 2) widen(&ranges_[i], watch.ranges_[i], watch.ranges_[i + 1]);
+  write_ranges(path_, ranges_);
 }
 
-Calibration::Watch::Watch(size_t layers) : observer_{this, see}, factors_(nothing_seen(layers)) {}
+Calibration::Watch::Watch(size_t layers) : observer_{sizeof(fb_observer), this, see}, ranges_(nothing_seen(layers)) {}
 
-void Calibration::Watch::see(void* user, int32_t layer, int32_t product, const float* data, int64_t rows,
+void Calibration::Watch::see(void* user, int32_t place, int32_t product, const float* data, int64_t rows,
                              int64_t width) {
   auto& watch = *static_cast<Watch*>(user);
-  float* const range =
-      &watch.factors_[static_cast<size_t>(layer) * kFactorsPerLayer + 2 * static_cast<size_t>(product)];
+  float* const range = &watch.ranges_[static_cast<size_t>(place) * kBlockRanges + 2 * static_cast<size_t>(product)];
   for (int64_t i = 0; i < rows * width; ++i) {
     widen(range, data[i], data[i]);
     watch.broken_ |= !std::isfinite(data[i]);

@@ -1,12 +1,15 @@
-// What happens to whole rows between the products of one instruction set: LayerNorm, quantising weights.
+// What happens to whole rows between the products of one instruction set: norms, quantising weights.
 #pragma once
 #include "../kernels.h"
+#include "../levels.h"
 #include "simd.h"
 
 namespace fusebert::FB_ISA {
 
-inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
-                       const fb_norm& norm) {
+// With its mean taken away, or (FB_RMS_NORM) as it is, a row is divided by its spread.
+template <bool Centered>
+void norm_rows(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
+               const fb_norm& norm) {
   const int64_t whole = width / kLanes * kLanes, rest = width - whole;
   const float share = 1.0f / static_cast<float>(width);
   for (int64_t r = 0; r < rows; ++r) {
@@ -21,7 +24,7 @@ inline void layer_norm(const float* in, int64_t in_stride, float* out, int64_t o
       if (rest) part[0] += term(load_part(x + whole, rest, past_the_end));
       return sum((part[0] + part[1]) + (part[2] + part[3])) * share;
     };
-    const float mean = mean_of(0, [](vf v) { return v; });
+    const float mean = Centered ? mean_of(0, [](vf v) { return v; }) : 0.0f;
     const float variance = mean_of(mean, [&](vf v) { return (v - mean) * (v - mean); });
     const float inverse = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
     const auto finish = [&](vf v, vf gain, vf bias) { return (v - mean) * inverse * gain + bias; };

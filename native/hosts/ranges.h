@@ -1,4 +1,4 @@
-// Quantisation factors: the lowest and highest input of the four products of every layer, as numbers and as a file.
+// Quantisation ranges: the lowest and highest input of the four products of every layer, as numbers and as a file.
 //
 // The file is text, 8 numbers per layer: low and high of qkv, attention_out, ffn_in, ffn_out. Calibration finds them:
 // it watches fp32 runs and rewrites the file after each, by renaming, so that a reader never sees half of one.
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fusebert.h"
+#include "parts.h"
 
 namespace fusebert {
 
@@ -18,14 +19,12 @@ struct FileError {
   std::string message;
 };
 
-constexpr size_t kFactorsPerLayer = 2 * FB_PRODUCTS;
-
 // The first 8 numbers per layer; line breaks and what follows do not matter. Throws FileError, or Invalid.
-std::vector<float> read_factors(const std::string& path, size_t layers);
+std::vector<float> read_ranges(const std::string& path, size_t layers);
 // The whole file at once. Throws FileError.
-void write_factors(const std::string& path, const std::vector<float>& factors);
+void write_ranges(const std::string& path, const std::vector<float>& ranges);
 // Throws Invalid unless there are 8 finite numbers per layer, none of the lows above its high. `from` names them.
-void check_factors(const std::vector<float>& factors, size_t layers, const std::string& from);
+void check_ranges(const std::vector<float>& ranges, size_t layers, const std::string& from);
 
 // The ranges that all calls with one file have seen, whichever kernel they ran in.
 class Calibration {
@@ -42,9 +41,9 @@ class Calibration {
 
    private:
     friend class Calibration;
-    static void see(void* watch, int32_t layer, int32_t product, const float* data, int64_t rows, int64_t width);
+    static void see(void* watch, int32_t place, int32_t product, const float* data, int64_t rows, int64_t width);
     fb_observer observer_;
-    std::vector<float> factors_;
+    std::vector<float> ranges_;
     bool broken_ = false;
   };
 
@@ -55,7 +54,7 @@ class Calibration {
   Calibration(std::string path, size_t layers);
   std::string path_;
   std::mutex mutex_;
-  std::vector<float> factors_;
+  std::vector<float> ranges_;
 };
 
 }  // namespace fusebert

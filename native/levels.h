@@ -1,0 +1,25 @@
+// The limit on 8-bit weights: without VNNI, four products of bytes are added in 16 bits before they are widened.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+
+namespace fusebert {
+
+// Of eight weights in a row the first, second, fifth and sixth may add up to so much, the positive ones and the
+// negative ones, and so may the other four: times the 255 levels of an input, their sum still fits 16 bits.
+constexpr int kSumLimit = 128;
+
+// Whether a row of weights keeps the limit. Static, not merely inline: see round_up in kernels.h.
+static inline bool sums_fit(const int8_t* levels, int64_t count) {
+  int most = 0;
+  for (int64_t first = 0; first < count; first += 8)
+    for (int64_t half = 0; half < 2; ++half) {
+      int above = 0, below = 0;
+      for (int64_t i : {0, 1, 4, 5})
+        if (const int64_t at = first + 2 * half + i; at < count) (levels[at] > 0 ? above : below) += levels[at];
+      most = std::max({most, above, -below});
+    }
+  return most <= kSumLimit;
+}
+
+}  // namespace fusebert

@@ -1,0 +1,176 @@
+"""The artifact's header and weights -> Network + Plan. Every field and every shape is checked before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.formats.artifact import version1
+from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS, Fields
+from fusebert.formats.files import Tensors, check_shape, read_json
+from fusebert.ops.graph import Array
+from fusebert.ops.vocabulary import ACTIVATIONS
+from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
+from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
+from fusebert.values.plan import BlockPlan, Plan, Product
+from fusebert.values.precision import PRECISIONS
+
+_TYPES = ("f32", "bf16", "s8")
+_MOST = 1 << 16  # blocks that run
+
+
+def read(path: Path) -> tuple[Network, Plan, int]:
+    """The network, its plan, and the most tokens of a text."""
+    header = Fields(path / HEADER, read_json(path / HEADER))
+    if header.values.get("format") != "fusebert":
+        raise FusebertError(f"{header.path}: format is not fusebert")
+    version = header.whole("version", 1, 1 << 30)
+    if version > VERSION:
+        raise FusebertError(
+            f"{header.path}: version {version} is newer than this fusebert reads ({VERSION}); update fusebert"
+        )
+    rename: Callable[[str], str] = str
+    if version == 1:
+        header, rename = version1.upgrade(header), version1.tensor_name
+    network = _network(header, Weights(path, header.mapping("tied"), rename))
+    return network, _plan(header), header.whole("max_length", 1, network.embeddings.longest)
+
+
+class Weights:
+    """The artifact's tensors with checked shapes."""
+
+    def __init__(self, path: Path, tied: dict[str, str], rename: Callable[[str], str]) -> None:
+        self._path, self._tied, self._rename = path / WEIGHTS, tied, rename
+        self._tensors = Tensors(self._path)
+        self._read: dict[str, Array] = {}
+
+    def _stored(self, name: str) -> str:
+        name = self._rename(name)
+        return self._tied.get(name, name)
+
+    def has(self, name: str) -> bool:
+        return self._stored(name) in self._tensors
+
+    def get(self, name: str, shape: tuple[int | None, ...]) -> Array:
+        stored = self._stored(name)
+        if stored not in self._tensors:
+            raise FusebertError(f"{self._path} has no tensor {stored}")
+        array = self._read.setdefault(stored, self._tensors[stored])
+        check_shape(self._path, stored, array, shape)
+        return array
+
+    def floats(self, name: str, shape: tuple[int | None, ...]) -> Array:
+        array = self.get(name, shape)
+        if array.dtype == np.int8:
+            raise FusebertError(f"{self._path}: tensor {name} is I8, but must be floats")
+        return array
+
+    def linear(self, name: str, outputs: int | None, inputs: int | None) -> Linear:
+        weight = self.get(f"{name}.weight", (outputs, inputs))
+        rows = (weight.shape[0],)
+        bias = self.floats(f"{name}.bias", rows) if self.has(f"{name}.bias") else None
+        scales = self.floats(f"{name}.scales", rows) if weight.dtype == np.int8 else None
+        columns = f"{name}.input_scales"
+        return Linear(weight, bias, scales, self.floats(columns, (weight.shape[1],)) if self.has(columns) else None)
+
+    def norm(self, name: str, width: int | None, epsilon: float) -> Norm:
+        return Norm(self.floats(f"{name}.gain", (width,)), self.floats(f"{name}.bias", (width,)), epsilon)
+
+
+def _network(header: Fields, weights: Weights) -> Network:
+    fields = header.section("embeddings")
+    word = weights.floats("embeddings.word", (None, None))
+    width = word.shape[1]
+    project = weights.linear("embeddings.project", None, width) if weights.has("embeddings.project.weight") else None
+    hidden = width if project is None else project.weight.shape[0]
+    padding = None if fields.values.get("padding_id") is None else fields.whole("padding_id", 0, max(len(word) - 1, 0))
+    embeddings = Embeddings(
+        word=word,
+        position=weights.floats("embeddings.position", (None, width)),
+        kind=weights.floats("embeddings.kind", (None, width)) if weights.has("embeddings.kind") else None,
+        norm=weights.norm("embeddings.norm", width, fields.number("epsilon", 0, 1)),
+        project=project,
+        padding_id=padding,
+    )
+    head = header.section("head")
+    steps: list[Dense] = []
+    inputs = hidden
+    for i, step in enumerate(head.sections("steps")):
+        linear = weights.linear(f"head.{i}", None, inputs)
+        inputs = linear.weight.shape[0]
+        has_norm = step.values.get("epsilon") is not None
+        norm = weights.norm(f"head.{i}.norm", inputs, step.number("epsilon", 0, 1)) if has_norm else None
+        steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
+    kind = head.choice("kind", HEADS)
+    labels = header.strings("labels")
+    if kind in ("sequence", "token") and (not steps or len(labels) != inputs):
+        raise FusebertError(f"{header.path}: {len(labels)} labels for a head with {inputs} outputs")
+    if (
+        (kind == "question" and inputs != 2)
+        or (kind == "masked" and inputs != len(word))
+        or (kind != "none" and not steps)
+    ):
+        raise FusebertError(f"{header.path}: head.steps do not end as a {kind} head must")
+    problem = header.choice("problem", ("single_label", "multi_label", "regression"))
+    family = str(header.values.get("family", ""))
+    return Network(family, embeddings, _encoder(header, weights, hidden), Head(kind, tuple(steps)), labels, problem)
+
+
+def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:
+    blocks = tuple(_block(fields, weights, f"block.{i}", hidden) for i, fields in enumerate(header.sections("blocks")))
+    order = header.values.get("order")
+    known = range(len(blocks))
+    if not isinstance(order, list) or len(order) > _MOST or not all(type(i) is int and i in known for i in order):
+        raise FusebertError(f"{header.path}: order must be a list of block numbers from 0 to {len(blocks) - 1}")
+    final = None
+    if header.optional("final"):
+        final = _norm(header.section("final"), weights, "final", hidden)
+    return Encoder(hidden, blocks, tuple(order), final)
+
+
+def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
+    norms = fields.section("norms")
+
+    def norm(name: str, width: int | None = hidden) -> Norm | None:
+        return _norm(norms.section(name), weights, f"{path}.{name}", width) if norms.optional(name) else None
+
+    def inward(name: str) -> Linear:
+        return weights.linear(f"{path}.{name}", None, hidden)
+
+    def outward(name: str) -> Linear:
+        return weights.linear(f"{path}.{name}", hidden, None)
+
+    body: Attention | FeedForward
+    if fields.choice("body", ("attention", "feed_forward")) == "attention":
+        body = Attention(
+            inward("query"), inward("key"), inward("value"), outward("out"), heads=fields.whole("heads", 1, 1 << 16),
+            key_heads=fields.whole("key_heads", 1, 1 << 16), scale=fields.number("scale"),
+            window=fields.whole("window", 0, 1 << 30) if fields.optional("window") else None,
+            query_norm=norm("query_norm", None), key_norm=norm("key_norm", None),
+        )  # fmt: skip
+    else:
+        gate = inward("gate") if weights.has(f"{path}.gate.weight") else None
+        body = FeedForward(inward("up"), gate, outward("down"), fields.choice("activation", ACTIVATIONS))
+    return Block(norm("before"), body, norm("branch"), norm("after"))
+
+
+def _norm(fields: Fields, weights: Weights, name: str, width: int | None) -> Norm:
+    has = fields.strings("has")
+    gain, bias = (weights.floats(f"{name}.{field}", (width,)) if field in has else None for field in ("gain", "bias"))
+    return Norm(gain, bias, fields.number("epsilon", 0, 1), fields.choice("kind", ("layer", "rms")))
+
+
+def _plan(header: Fields) -> Plan:
+    blocks = []
+    for fields in header.sections("blocks"):
+        products = fields.section("products")
+        first, second = (_product(products.section(name)) for name in ("first", "second"))
+        blocks.append(BlockPlan(first, second, fields.choice("scores", ("f32", "bf16"))))
+    return Plan(header.choice("precision", PRECISIONS), tuple(blocks), header.choice("decoder", _TYPES))
+
+
+def _product(fields: Fields) -> Product:
+    return Product(fields.choice("type", _TYPES), fields.number("low"), fields.number("high"))

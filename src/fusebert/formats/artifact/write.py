@@ -1,0 +1,79 @@
+"""Network + Plan -> the artifact's header and weights. Of the encoder, what values/traverse.py walks is stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import UnsupportedError
+from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS
+from fusebert.formats.files import release
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Attention, Block, Norm
+from fusebert.values.network import Dense, Network
+from fusebert.values.plan import BlockPlan, Plan, Product
+from fusebert.values.traverse import block_parts
+
+
+def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
+    """Writes header and weights into an existing folder."""
+    from safetensors.numpy import save_file
+
+    kept: dict[str, Array] = {}
+    tied: dict[str, str] = {}
+    for name, array in network.weights():
+        twin = next((other for other, seen in kept.items() if seen is array), None)
+        if twin:
+            tied[name] = twin
+        else:
+            kept[name] = array
+    encoder = network.encoder
+    header = {
+        "format": "fusebert",
+        "version": VERSION,
+        "family": network.family,
+        "max_length": max_length,
+        "labels": list(network.labels),
+        "problem": network.problem,
+        "precision": plan.precision,
+        "embeddings": {"epsilon": network.embeddings.norm.epsilon, "padding_id": network.embeddings.padding_id},
+        "blocks": [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)],
+        "order": list(encoder.order),
+        "final": None if encoder.final is None else _norm(encoder.final),
+        "head": {"kind": network.head.kind, "steps": [_step(step) for step in network.head.steps]},
+        "decoder": plan.decoder,
+        "tied": tied,
+    }
+    save_file({name: np.ascontiguousarray(array) for name, array in kept.items()}, folder / WEIGHTS)
+    for array in kept.values():
+        release(array)
+    (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
+
+
+def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
+    body = block.body
+    if isinstance(body, Attention):
+        if body.position is not None:
+            raise UnsupportedError(f"an artifact cannot hold {type(body.position).__name__} positions yet")
+        own = {"body": "attention", "heads": body.heads, "key_heads": body.key_heads, "scale": body.scale,
+               "window": body.window}  # fmt: skip
+    else:
+        own = {"body": "feed_forward", "activation": body.activation}
+    norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
+    products = {"first": _product(plan.first), "second": _product(plan.second)}
+    return {**own, "norms": norms, "products": products, "scores": plan.scores}
+
+
+def _norm(norm: Norm) -> dict[str, Any]:
+    return {"kind": norm.kind, "epsilon": norm.epsilon, "has": [name for name, _ in norm.arrays()]}
+
+
+def _product(product: Product) -> dict[str, Any]:
+    return {"type": product.type, "low": product.low, "high": product.high}
+
+
+def _step(step: Dense) -> dict[str, Any]:
+    return {"activation": step.activation, "epsilon": None if step.norm is None else step.norm.epsilon}

@@ -1,0 +1,36 @@
+"""Precision: the four that a user may ask for by name, and the types that each stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusebert.errors import FusebertError
+
+
+@dataclass(frozen=True)
+class Precision:
+    """`products` is the type of the products with weights, `rest` that of the products inside attention."""
+
+    name: str
+    products: str
+    rest: str
+
+    @property
+    def int8(self) -> bool:
+        """Whether products are computed in 8 bits."""
+        return self.products == "s8"
+
+
+PRECISIONS = {
+    "fp32": Precision("fp32", "f32", "f32"),
+    "bf16": Precision("bf16", "bf16", "bf16"),
+    "int8": Precision("int8", "s8", "f32"),
+    "int8-bf16": Precision("int8-bf16", "s8", "bf16"),
+}
+
+
+def precision(name: str) -> Precision:
+    """The precision of that name."""
+    if name not in PRECISIONS:
+        raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
+    return PRECISIONS[name]

@@ -1,0 +1,108 @@
+"""Traversal of an encoder by its dataclass fields: whoever stores, packs, quantises or hands over weights iterates
+here, so no list of parts is written anywhere else. For a post-norm BERT layer the order is query, key, value, out,
+after, up, down, after, each with its weight (or gain) and bias."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from fusebert.ops.graph import Array
+from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm, default_scale
+
+Part = Linear | Norm
+
+
+def parts(encoder: Encoder) -> Iterator[tuple[str, Part]]:
+    """Every Linear and Norm with its path, such as `block.3.up`; each block once, however often it runs."""
+    for number, block in enumerate(encoder.blocks):
+        for name, part in block_parts(block):
+            yield f"block.{number}.{name}", part
+    if encoder.final is not None:
+        yield "final", encoder.final
+
+
+def block_parts(block: Block) -> Iterator[tuple[str, Part]]:
+    """Every Linear and Norm of a block by the name of its field."""
+    for value in _children(block):
+        if isinstance(value[1], Attention | FeedForward):
+            yield from ((name, part) for name, part in _children(value[1]) if isinstance(part, Linear | Norm))
+        elif isinstance(value[1], Norm):
+            yield value
+
+
+def weights(encoder: Encoder) -> Iterator[tuple[str, Array]]:
+    """Every array with its path, such as `block.3.up.weight`."""
+    for path, part in parts(encoder):
+        for name, array in part.arrays():
+            yield f"{path}.{name}", array
+
+
+def map_parts(encoder: Encoder, change: Callable[[str, Part], Part]) -> Encoder:
+    """The encoder with every part replaced by what `change(path, part)` returns."""
+    blocks = tuple(
+        map_block(block, lambda name, part, number=number: change(f"block.{number}.{name}", part))  # type: ignore[misc]
+        for number, block in enumerate(encoder.blocks)
+    )
+    final: Any = None if encoder.final is None else change("final", encoder.final)
+    return replace(encoder, blocks=blocks, final=final)
+
+
+def map_block(block: Block, change: Callable[[str, Part], Part]) -> Block:
+    """The block with every part replaced by what `change(name, part)` returns."""
+    changed: dict[str, Any] = {
+        name: replace(value, **_changed(value, change)) if isinstance(value, Attention | FeedForward) else value
+        for name, value in _children(block)
+    }
+    return replace(block, **{**changed, **_changed(block, change)})
+
+
+def layers(encoder: Encoder) -> tuple[range, ...]:
+    """The places in `order` that make up each layer; a layer begins with an attention."""
+    begins = [i for i, number in enumerate(encoder.order) if isinstance(encoder.blocks[number].body, Attention)]
+    ends = [*begins[1:], *[len(encoder.order)] * bool(begins)]
+    return tuple(range(begin, end) for begin, end in zip(begins, ends, strict=True))
+
+
+def layer_encoder(encoder: Encoder, places: range) -> Encoder:
+    """A layer by itself."""
+    return Encoder.of(encoder.hidden_size, tuple(encoder.blocks[encoder.order[place]] for place in places))
+
+
+def post_norm_layer(part: Callable[[str], Any], heads: Any, activation: Any, scale: Any = None) -> tuple[Block, Block]:
+    """The two blocks of a BERT layer, of the parts that `part(path)` gives for paths such as `attention.query` and
+    `feed_forward.after`; `scale` is that of the head size unless given."""
+    query = part("attention.query")
+    linears = query, part("attention.key"), part("attention.value"), part("attention.out")
+    attention = Attention(*linears, heads, heads, default_scale(query, heads) if scale is None else scale)
+    feed_forward = FeedForward(part("feed_forward.up"), None, part("feed_forward.down"), activation)
+    return (
+        Block(None, attention, None, part("attention.after")),
+        Block(None, feed_forward, None, part("feed_forward.after")),
+    )
+
+
+def is_norm(path: str) -> bool:
+    """Whether a path of POST_NORM_PARTS names a norm."""
+    return path.endswith(".after")
+
+
+def _post_norm_parts() -> Iterator[str]:
+    def named(path: str) -> Any:
+        return Norm(path, None, 0.0) if is_norm(path) else Linear(path)  # type: ignore[arg-type]
+
+    for block in post_norm_layer(named, 1, "identity", 1.0):
+        for _, part in block_parts(block):
+            yield from (path for _, path in part.arrays())  # type: ignore[misc]
+
+
+def _children(value: Block | Attention | FeedForward) -> Iterator[tuple[str, Any]]:
+    return ((field.name, getattr(value, field.name)) for field in fields(value))
+
+
+def _changed(value: Any, change: Callable[[str, Part], Part]) -> dict[str, Any]:
+    return {name: change(name, part) for name, part in _children(value) if isinstance(part, Linear | Norm)}
+
+
+POST_NORM_PARTS = tuple(_post_norm_parts())  # a BERT layer's, in the order in which operators take them
