@@ -17,6 +17,8 @@ from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
 from fusebert.measure.compare import Comparison, Difference, compare, difference, within
 from fusebert.measure.difference import Tally, Tolerance
+from fusebert.measure.runners import Fusebert, open_runner
+from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.samples import PADDINGS, Source, pad
 
 
@@ -261,6 +263,75 @@ def test_any_two_kinds(baseline, other, precision):
     found = compare(zoo.get(baseline).make(), zoo.get(other).make(), samples=8, precision=precision)
     assert found.same, found.facts
     assert set(found.facts["paddings"]) == set(PADDINGS)
+
+
+# A framework that rewrites graphs, as TensorFlow does on some processors
+
+
+class Rewriting(Fusebert):
+    """A model whose framework changes all answers by 0.01, unless its graph is run as written."""
+
+    def answer(self, prepared):
+        return {name: value + 0.01 for name, value in super().answer(prepared).items()}
+
+    def as_written(self):
+        return Fusebert(self._model)
+
+
+def test_what_the_framework_changes_is_told_apart_from_what_we_change(tmp_path):
+    model = fusebert.load(stock.make(tmp_path / "model", "bert"))
+    found = compare(Rewriting(model), model)
+    assert found.same
+    assert "of the unoptimised graph" in found.facts["verdict"]
+    assert found.facts["own_optimisations"] == pytest.approx(0.01, rel=1e-3)
+    assert found.facts["unoptimised"] == 0
+    told = "TensorFlow's own optimisations change its answers by up to 0.01; the other model differs from the unoptim"
+    assert any(note.startswith(told) for note in found.notes)
+    assert compare(model, Rewriting(model)).same
+    both = compare(Rewriting(model), Rewriting(model))  # as users run them: nothing is to be explained
+    assert both.same
+    assert "own_optimisations" not in both.facts
+
+
+def test_what_differs_from_the_graph_as_written_is_different_whatever_the_framework_changes(tmp_path):
+    model, other = (fusebert.load(stock.make(tmp_path / str(seed), "bert", seed=seed)) for seed in (0, 1))
+    found = compare(Rewriting(model), other)
+    assert not found.same
+    assert found.facts["own_optimisations"] == pytest.approx(0.01, rel=1e-3)
+    assert found.facts["unoptimised"] > 0.1
+
+
+@pytest.fixture
+def rewriting(monkeypatch):
+    """TensorFlow whose own rewriting changes a frozen graph's answers by 0.01, on every processor."""
+    answer = TensorFlow.answer
+
+    def changed(self, prepared):
+        off = 0.01 if self._rewrites and "optimized" not in self.name else 0.0
+        return {name: value + off for name, value in answer(self, prepared).items()}
+
+    monkeypatch.setattr(TensorFlow, "answer", changed)
+
+
+def test_right_results_are_written_where_tensorflow_changes_the_original(rewriting, tmp_path):
+    original = zoo.get("tf-bert-frozen").make()
+    report = fusebert.optimize(original, tmp_path / "optimized.pb", "fp32")
+    assert report.facts["verdict"] == "same answers within tolerance"
+    assert any("TensorFlow's own optimisations change its answers by up to 0.01" in note for note in report.notes)
+    assert compare(original, original, precision="fp32", samples=4).same
+    assert compare(original, tmp_path / "optimized.pb", samples=4).facts["own_optimisations"] > 0.009
+
+
+def test_tensorflow_is_left_as_it_was(tmp_path):
+    tensorflow = pytest.importorskip("tensorflow")
+    options = tensorflow.config.optimizer.get_experimental_options
+    runner, before = open_runner(zoo.get("tf-bert-frozen").make()), options()
+    ids = np.ones((2, 5), np.int64)
+    answers = runner.run(ids, ids, ids)
+    as_written = runner.as_written().run(ids, ids, ids)
+    assert options() == before
+    assert all((value == answers[name]).all() for name, value in runner.run(ids, ids, ids).items())
+    assert all(stock.error(value, answers[name]) < 0.01 for name, value in as_written.items())
 
 
 @pytest.fixture

@@ -76,8 +76,10 @@ def recipes(tmp_path_factory):
 
 def error_of(original, made):
     from fusebert.measure.compare import compare
+    from fusebert.measure.runners import open_runner
 
-    same = compare(original, made, samples=4, sequence_length=16)
+    runners = (open_runner(path).as_written() for path in (original, made))
+    same = compare(*runners, samples=4, sequence_length=16)
     assert same.same
     return max(difference.worst_error for difference in same)
 

@@ -9,6 +9,7 @@ from zoo import long
 
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.measure.compare import compare
+from fusebert.measure.runners import open_runner
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.graphs import open_graphs
@@ -60,7 +61,8 @@ def places(model):
 
 
 def error_of(original, made):
-    same = compare(original, made, batch_size=3, samples=3, sequence_length=16)
+    runners = (open_runner(path).as_written() for path in (original, made))
+    same = compare(*runners, batch_size=3, samples=3, sequence_length=16)
     assert same.same
     return max(difference.worst_error for difference in same)
 

@@ -23,6 +23,7 @@ import json, os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 sys.path.insert(0, sys.argv[1])
 import numpy as np, tensorflow as tf, zoo
+from zoo.session import open_session
 import fusebert.tensorflow
 tf.get_logger().setLevel("ERROR")
 errors = {}
@@ -33,11 +34,7 @@ for name, path in json.loads(sys.argv[2]).items():
         function = model.signatures.get("serving_default") or next(iter(model.signatures.values()))
         run = lambda feeds: {k: v.numpy() for k, v in function(**{k: tf.constant(v) for k, v in feeds.items()}).items()}
     else:
-        definition = tf.compat.v1.GraphDef.FromString(open(path, "rb").read())
-        graph = tf.Graph()
-        with graph.as_default():
-            tf.import_graph_def(definition, name="")
-        session = tf.compat.v1.Session(graph=graph)
+        session = open_session(path)
         tensors = entry.output_tensors
         run = lambda feeds: dict(zip(tensors, session.run(
             list(tensors.values()), {entry.input_tensors[k]: v for k, v in feeds.items()})))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from zoo import long
 from zoo.cases import VOCABULARY
+from zoo.session import open_session
 
 import fusebert
 from fusebert.measure.difference import Tally, within
@@ -24,10 +25,7 @@ def opened(path, tensors):
         model = tf.saved_model.load(str(path))
         call = model.signatures["serving_default"]
         return lambda feeds: {k: v.numpy() for k, v in call(**{k: tf.constant(v) for k, v in feeds.items()}).items()}
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.import_graph_def(tf.compat.v1.GraphDef.FromString(path.read_bytes()), name="")
-    session = tf.compat.v1.Session(graph=graph)
+    session = open_session(path)
     wanted = tensors["outputs"]
     return lambda feeds: session.run(wanted, {tensors["inputs"][name]: value for name, value in feeds.items()})
 

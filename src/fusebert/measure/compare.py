@@ -34,6 +34,10 @@ from fusebert.values.precision import PRECISIONS
 __all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
 
 Compared = Model | Runner | str | Path
+_OWN = (
+    "TensorFlow's own optimisations change its answers by up to {}; the other model differs from the unoptimised graph "
+    "by up to {}."
+)
 _ALLOWED = "Hidden positions differ, which is allowed: nobody should read them."
 
 
@@ -91,6 +95,8 @@ def compare(
 
     A Model is run as it is; a path by its framework: an ONNX file, a SavedModel, a frozen graph, a checkpoint or an
     artifact. Where TensorFlow is missing, fusebert computes its graphs. `precision` makes fusebert run the other one.
+    A framework that rewrites graphs may change answers by it, as TensorFlow does on some processors: models that
+    differ are judged by their graphs as they are written, and the notes tell both distances.
     batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
     rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
     inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
@@ -110,14 +116,15 @@ def compare(
                 [Path(one) for one in (baseline, other) if isinstance(one, str | Path)], tokenizer
             )
             questions = Texts(first, second, sizes, find_task(task, data), folder)
-        judge = Judge(first, second, tolerance, questions)
-        with progress("comparing", questions.count, show_progress) as advance:
-            for number, sample in enumerate(questions.samples()):
-                answers = judge.ask(sample)
-                if output_dir is not None:
-                    _save(Path(output_dir), number, first.feeds(sample.ids, sample.mask, sample.types), answers)
-                advance(1)
-        return _conclude(first, second, tolerance, questions, judge)
+        judge = _judge(first, second, tolerance, questions, show_progress, output_dir)
+        own: list[Difference] = []
+        if not judge.close:
+            plain = [one.as_written() or one for one in (first, second)]
+            for one, rewritten in zip(plain, (first, second), strict=True):
+                if one is not rewritten:
+                    own += _judge(one, rewritten, tolerance, questions, show_progress).visible
+            judge = _judge(plain[0], plain[1], tolerance, questions, show_progress) if own else judge
+        return _conclude(first, second, tolerance, questions, judge, own)
 
 
 def _open(
@@ -155,13 +162,39 @@ def _tolerance(rtol: float | None, atol: float | None, first: Runner, second: Ru
     return Tolerance(*given)
 
 
-def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Questions, judge: Judge) -> Comparison:
-    visible, hidden, failed = judge.visible, judge.hidden, len(judge.failures)
-    close = not failed if tolerance.precision is None else within(visible, tolerance.precision)
+def _judge(
+    first: Runner,
+    second: Runner,
+    tolerance: Tolerance,
+    questions: Questions,
+    show_progress: bool,
+    output_dir: str | Path | None = None,
+) -> Judge:
+    """Both models, asked everything."""
+    judge = Judge(first, second, tolerance, questions)
+    with progress("comparing", questions.count, show_progress) as advance:
+        for number, sample in enumerate(questions.samples()):
+            answers = judge.ask(sample)
+            if output_dir is not None:
+                _save(Path(output_dir), number, first.feeds(sample.ids, sample.mask, sample.types), answers)
+            advance(1)
+    return judge
+
+
+def _conclude(
+    first: Runner,
+    second: Runner,
+    tolerance: Tolerance,
+    questions: Questions,
+    judge: Judge,
+    own: Sequence[Difference],
+) -> Comparison:
+    """`own` is what a framework's rewriting changes; if there is any, `judge` has seen graphs as they are written."""
+    visible, hidden, failed, close = judge.visible, judge.hidden, len(judge.failures), judge.close
     same = close and not judge.missing
     samples = sum(judge.paddings.values())
     if same:
-        verdict = f"same answers: {samples} samples within {tolerance}"
+        verdict = f"same answers: {samples} samples within {tolerance}{' of the unoptimised graph' if own else ''}"
     else:
         worst = max(visible, key=lambda d: (d.failed, d.worst_error))
         how = f"{failed} of {samples} samples are over {tolerance}; {worst.output} is off by up to {worst.worst:.3g}"
@@ -176,6 +209,10 @@ def _conclude(first: Runner, second: Runner, tolerance: Tolerance, questions: Qu
         "inputs": {role: given.name for role, given in first.inputs.items()},
     }
     told = dict.fromkeys((*first.notes, *second.notes))
+    if own:
+        distances = [_short(max(d.worst for d in differences)) for differences in (own, visible)]
+        facts |= dict(zip(("own_optimisations", "unoptimised"), distances, strict=True))
+        told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
     return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes, second.framework)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.measure.difference import Difference, Tally, Tolerance, difference
+from fusebert.measure.difference import Difference, Tally, Tolerance, difference, within
 from fusebert.measure.runners import Fusebert, Runner
 from fusebert.measure.samples import PADDINGS, Sample, Source, pad
 from fusebert.ops.graph import Array
@@ -160,6 +160,12 @@ class Judge:
     def failures(self) -> set[int]:
         """The numbers of the samples with a visible answer beyond tolerance."""
         return set[int]().union(*(pair.visible.failures for pair in self._pairs))
+
+    @property
+    def close(self) -> bool:
+        """Whether all that was compared is within tolerance."""
+        precision = self._tolerance.precision
+        return not self.failures if precision is None else within(self.visible, precision)
 
     @property
     def visible(self) -> list[Difference]:

@@ -84,7 +84,7 @@ def replace_pattern(
     if prune:
         done.notes.append(f"{_prune(meta)} functions that nothing refers to were left away.")
     if verify:
-        done.notes.append(_verify(graphs, Path(path), out))
+        done.notes += _verify(graphs, Path(path), out)
     graphs.write(out)
     tables = [Table("replaced", ("where", "node", "nodes_before", "inputs", "dead_nodes"), tuple(done.rows))]
     if explain:
@@ -184,7 +184,7 @@ def _prune(meta: Any) -> int:
     return len(dead)
 
 
-def _verify(graphs: Graphs, path: Path, out: Path) -> str:
+def _verify(graphs: Graphs, path: Path, out: Path) -> list[str]:
     """Runs the original and the new model, by TensorFlow if it is installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
@@ -199,7 +199,8 @@ def _verify(graphs: Graphs, path: Path, out: Path) -> str:
                 f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of "
                 "its scale; nothing was written"
             )
-    return f"Compared with the original, both run by {same.run_by}: the answers are the same within tolerance."
+    compared = f"Compared with the original, both run by {same.run_by}: the answers are the same within tolerance."
+    return [compared, *same.notes]
 
 
 class Replacing:

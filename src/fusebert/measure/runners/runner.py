@@ -57,6 +57,11 @@ class Runner(Protocol):
                 f"{self.name} fails on {ids.shape[0]} x {ids.shape[1]} ids: {first_line(error)}"
             ) from error
 
+    def as_written(self) -> Runner | None:
+        """The same model with its graph run as it is written, for a framework that rewrites graphs and may change
+        answers by it; None for one that does not. It needs no closing of its own."""
+        return None
+
     def close(self) -> None:
         """Lets go of what it holds."""
         ...
