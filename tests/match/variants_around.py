@@ -527,7 +527,7 @@ class TwoInSequence(Small):
         return super().stack(self.normed(x))
 
 
-@good(encoders=1, whole=True, skip=False)
+@good(encoders=1, whole=False, skip=False)
 class OneOfTwo(Small):
     """The second layer is none: its values are made of something else."""
 
@@ -599,7 +599,7 @@ class ReversedInside(Small):
         return query, key, self.op("Slice", value, *steps)
 
 
-@good(skip=False)
+@good(skip=False, whole=False)
 class ReadNormAlong(Small):
     """A LayerNorm along the positions, of which there are as many as the model says."""
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.engine import answers
 from fusebert.engine.native import Engine, Observer, steps
 from fusebert.engine.quantize import convert, smooth
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import artifact, huggingface
 from fusebert.formats.files import new_folder
 from fusebert.formats.ranges import read_ranges
@@ -82,6 +81,11 @@ def _load_graph(
 ) -> Model:
     assembled = assemble(find(read(path)))
     network = assembled.network
+    if assembled.only_rows and head is None:
+        raise UnsupportedError(
+            f"{path} makes what no stand-alone model makes: {'; '.join(assembled.left_out)}; ask for head 'none' to "
+            "get the encoder's rows instead, or optimise it for its own framework"
+        )
     if head not in (None, network.head.kind):
         if head != "none":
             raise FusebertError(

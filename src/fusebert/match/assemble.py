@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusebert.errors import UnsupportedError
+from fusebert.match.axes import shape_of
 from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, Found
+from fusebert.match.find import Finding, Found, nearest_of
 from fusebert.match.head import read_head
+from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.lift.state import Lifted
 from fusebert.match.weights import Pieces
+from fusebert.ops.graph import Graph
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Network
 
@@ -28,6 +31,7 @@ class Assembled:
     encoder_output: str
     counts_positions: bool  # the mask only says how many positions are seen
     left_out: tuple[str, ...]
+    only_rows: bool  # the graph makes something of the encoder's rows that the model does not: it gives the rows
 
 
 def read_encoder(raised: Lifted, found: Found) -> Encoder:
@@ -54,6 +58,8 @@ def _assemble(finding: Finding, found: Found) -> Assembled:
     embeddings, inputs = read_embeddings(pieces)
     positions = inputs.pop("positions", "")
     gives = read_head(pieces, len(embeddings.word))
+    if gives.head.kind == "none":
+        _check_last(finding, found, gives.unclear)
     left_out = list(gives.left_out)
     if found.mask.kind == "ids":
         left_out.append(f"hiding positions with id {found.mask.hidden_id}, so give a mask")
@@ -73,4 +79,33 @@ def _assemble(finding: Finding, found: Found) -> Assembled:
         labels=tuple(f"LABEL_{i}" for i in range(labels)),
         problem="regression" if gives.head.kind == "sequence" and labels == 1 else "single_label",
     )
-    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(left_out))
+    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(left_out), not gives.made)
+
+
+def _check_last(finding: Finding, found: Found, unclear: tuple[str, ...]) -> None:
+    """Refuses an encoder that is only the first part of a longer one: its rows would pass for the last ones. That is so
+    where an output that is not understood is rows of the same kind, or where a LayerNorm of a sum is on the way to it.
+    """
+    dims = finding.raised.dims
+    for output in unclear:
+        way = _between(finding.raised.graph, found.output, output)
+        stops = [miss for tensor, miss in finding.unmatched.items() if tensor in way and miss.matched > 1]
+        if stops or (way and output in dims and shape_of(dims[output]) == shape_of(dims[found.output])):
+            where = f": {nearest_of(stops)[0]}" if stops else ""
+            raise UnsupportedError(
+                f"only the first part of the model was found: the encoder ends with {found.output} after "
+                f"{len(found.layers)} layer(s), and output {output} is made of it by what is neither a matched layer "
+                f"nor a head{where}; optimise the graph for its own framework, where that stays"
+            )
+
+
+def _between(graph: Graph, begin: str, end: str) -> set[str]:
+    """The tensors through which one tensor's numbers reach another; none if they do not."""
+    reached, leading = {begin}, {end}
+    for node in graph.nodes:
+        if reached.intersection(numbers_read(node)):
+            reached.update(node.outputs)
+    for node in reversed(graph.nodes):
+        if leading.intersection(node.outputs):
+            leading.update(numbers_read(node))
+    return (reached & leading) - {begin}

@@ -3,7 +3,7 @@ where it sits and who reads it; or, if there is none, what came nearest and wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusebert.match.consumers import may_skip, readers_of
@@ -81,13 +81,15 @@ class Found:
 @dataclass(frozen=True)
 class Finding:
     """What was found in a graph: encoders, the nearest misses, and a row for every rule that did or did not apply.
-    `translated` is the graph in primitive words, `raised` in large ones."""
+    `translated` is the graph in primitive words, `raised` in large ones. `unmatched` are the LayerNorms that end no
+    layer of an encoder, by what they make, with what stopped the search."""
 
     encoders: tuple[Found, ...]
     misses: tuple[Miss, ...]
     rows: tuple[Row, ...]
     raised: Lifted
     translated: Graph
+    unmatched: Mapping[str, Miss]
 
 
 def find(graph: Graph) -> Finding:
@@ -103,7 +105,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
     raised, rows = raise_words(translated, baked)
     search = Search(raised.graph, raised.kept)
     matches: dict[str, Match] = {}
-    misses: list[Miss] = []
+    unmatched: dict[str, Miss] = {}
     for node in raised.graph.nodes:
         if node.word == "layer_norm":
             result = search.match(node.outputs[0])
@@ -112,7 +114,8 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
                 names = tuple(dict.fromkeys(n.name for n in result.nodes))
                 rows.append(Row("layer", names, f"reads {result.holes['x']}, makes {result.output}"))
             else:
-                misses.append(result)
+                unmatched[node.outputs[0]] = result
+    misses = list(unmatched.values())
     trials = Trials(raised)
     masks = Masks(raised, trials)
     encoders: dict[tuple[tuple[str, str], ...], Found] = {}
@@ -122,6 +125,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
             if mask.kind == "refused":
                 rows.append(Row("mask", (mask.added,), mask.reason))
                 misses.append(Miss(len(pattern().nodes), "a mask", mask.reason, mask.added, part[0].nodes[0].function))
+                unmatched |= {match.output: misses[-1] for match in part}
                 continue
             found = _found(raised, trials, part, mask)
             key = tuple((node.function, node.name) for match in part for node in match.nodes)
@@ -129,8 +133,8 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
                 found = replace(encoders[key], calls=encoders[key].calls + 1)
             encoders[key if found.function else (*key, ("output", found.output))] = found
     refused = [miss for miss in misses if miss.expected == "a mask"]
-    nearest = refused if encoders else refused or _other_attention(raised.graph) or _nearest(misses)
-    return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised, translated)
+    nearest = refused if encoders else refused or _other_attention(raised.graph) or nearest_of(misses)
+    return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised, translated, unmatched)
 
 
 def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:
@@ -197,7 +201,7 @@ def _taps(graph: Graph, chain: list[Match], inside: set[int]) -> tuple[tuple[str
     return tuple(n for n in outside if n in between), tuple(n for n in outside if n not in between)
 
 
-def _nearest(misses: list[Miss]) -> list[Miss]:
+def nearest_of(misses: Sequence[Miss]) -> list[Miss]:
     """The searches that came furthest."""
     furthest = max((miss.matched for miss in misses), default=0)
     nearest = [miss for miss in misses if miss.matched == furthest]

@@ -14,11 +14,14 @@ from fusebert.values.network import Dense, Head
 
 @dataclass(frozen=True)
 class Gives:
-    """A head; which output of the graph each of a model's outputs is, by its place; and what is left out."""
+    """A head; which output of the graph each of a model's outputs is, by its place; what is left out; and the outputs
+    that are not understood."""
 
     head: Head
     outputs: Mapping[str, int]
     left_out: tuple[str, ...]
+    made: bool  # whether it makes any output of the graph, perhaps but for what comes after it
+    unclear: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def read_head(pieces: Pieces, vocabulary: int) -> Gives:
         elif way.after:
             left_out.append(f"the {way.after} after output {names[way.place]}")
     exact = {name: place for name, place in given.items() if not ways[place].after}
-    return Gives(head, exact, tuple(left_out))
+    unclear = tuple(names[way.place] for way in ways if not way.base)
+    return Gives(head, exact, tuple(left_out), bool(given), unclear)
 
 
 def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
