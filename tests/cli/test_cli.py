@@ -36,7 +36,7 @@ def test_optimize_writes_an_artifact_and_proves_it(run, folders, tmp_path, preci
 def test_optimize_refuses_to_overwrite_and_to_differ(run, folders, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     before = sorted(folders["none"].iterdir())
-    assert "not an artifact" in run("optimize", folders["none"], "-o", folders["none"], "--overwrite", code=2)
+    assert "never replaced" in run("optimize", folders["none"], "-o", folders["none"], "--overwrite", code=2)
     assert sorted(folders["none"].iterdir()) == before
     assert "exists" in run("optimize", folders["none"], "-o", tmp_path / "out", code=2)
     run("optimize", folders["none"], "-o", tmp_path / "out", "--overwrite")

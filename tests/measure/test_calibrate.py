@@ -43,7 +43,7 @@ def texts(tmp_path_factory):
 def test_both_forms_come_back_bit_for_bit(tmp_path, form):
     path = tmp_path / "factors"
     for number in (1e-30, 1.0):
-        write_factors(path, RANGES * np.float32(number), form, {"method": "minmax"})
+        write_factors(path, RANGES * np.float32(number), form, {"method": "minmax"}, overwrite=True)
         assert np.array_equal(read_factors(path), RANGES * np.float32(number))
         assert np.array_equal(read_factors(path, 3), RANGES * np.float32(number))
     with pytest.raises(FusebertError, match="layers"):

@@ -88,7 +88,7 @@ def recipe(path: Path, model: Path, seeds, barriers=(), ops=(), function=None, t
     seeds = seeds.split() if isinstance(seeds, str) else seeds
     barriers = barriers.split() if isinstance(barriers, str) else barriers
     ops = ops.split() if isinstance(ops, str) else ops
-    extract_pattern(model, path.with_suffix(".pattern"), seeds, barriers, ops, function)
+    extract_pattern(model, path.with_suffix(".pattern"), seeds, barriers, ops, function, overwrite=True)
     made = message("Recipe")
     made.source_pattern.CopyFrom(load(path.with_suffix(".pattern"), "Pattern"))
     graph = message("GraphDef")
@@ -96,7 +96,7 @@ def recipe(path: Path, model: Path, seeds, barriers=(), ops=(), function=None, t
     made.target_node.CopyFrom(graph.node[0])
     for seed, name, index, number in outputs:
         made.outputs.add(seed=seed, name=name, index=index, number=number)
-    save(path, made)
+    save(path, made, overwrite=True)
     return path
 
 

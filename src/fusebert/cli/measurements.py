@@ -189,6 +189,7 @@ def accuracy(
         bool, typer.Option("--in-torch", help="Checkpoints stay in torch; only their encoder is fusebert's.")
     ] = False,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the results to this file, too.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of earlier results.")] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -201,6 +202,6 @@ def accuracy(
         as_json,
         lambda: work(
             models, task, data, samples, precisions, batch_size, threads, tokenizer, max_length, pooling, csv, told,
-            in_torch, show_progress=True,
+            in_torch, show_progress=True, overwrite=overwrite,
         ),
     )  # fmt: skip

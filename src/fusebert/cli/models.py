@@ -43,7 +43,7 @@ def optimize(
     model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
     ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare before writing.")] = True,
     threads: Threads = None,
     as_json: Json = False,
@@ -119,7 +119,7 @@ def calibrate(
         typer.Option("--format", help="ours (JSON) or bert-op (for the TensorFlow op); default: ours if it is .json."),
     ] = None,
     tokenizer: Tokenizer = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:

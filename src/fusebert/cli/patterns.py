@@ -36,6 +36,7 @@ class Listing(TyperCommand):
 
 TensorFlowModel = Annotated[Path, typer.Argument(help="A SavedModel folder, its saved_model.pb, or a frozen graph.")]
 MetaGraph = Annotated[int, typer.Option("--meta-graph", "-m", min=0, help="Which meta graph of a SavedModel.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")]
 Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Taken, and without effect.")]
 
 
@@ -58,6 +59,7 @@ def extract_pattern(
     ] = None,
     function: Annotated[str | None, typer.Option("--function", "-f", help="Look inside this function.")] = None,
     meta_graph: MetaGraph = 0,
+    overwrite: Overwrite = False,
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
@@ -66,7 +68,7 @@ def extract_pattern(
 
     _check_log(log)
     given = (seed_nodes or [], barrier_nodes or [], barrier_ops or [])
-    finish(as_json, lambda: work(model, output, *given, function, meta_graph), failure=1)
+    finish(as_json, lambda: work(model, output, *given, function, meta_graph, overwrite), failure=1)
 
 
 def _check_log(level: str) -> None:
@@ -93,6 +95,7 @@ def make_recipe(
     force: Annotated[
         bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
     ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Bundle a pattern with the node that takes its place: one written by hand, or derived by the finder."""
@@ -104,7 +107,7 @@ def make_recipe(
         raise typer.BadParameter(f"give {wanted}", param_hint="FILES")
     node_def = files[1] if model is None else None
     out = files[-1] if len(files) > 1 else None
-    given = (model, function, meta_graph, output or (), force)
+    given = (model, function, meta_graph, output or (), force, overwrite)
     try:
         report = work(files[0], out, node_def, *given)
     except FusebertError as error:
@@ -135,6 +138,7 @@ def replace_pattern(
     force: Annotated[
         bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
     ] = False,
+    overwrite: Overwrite = False,
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
@@ -142,7 +146,8 @@ def replace_pattern(
     from fusebert.recipes.replace import replace_pattern as work
 
     _check_log(log)
-    given = (model, recipe, output, meta_graph, ignore_attr or (), compare_attr or (), explain, force, verify, prune)
+    attributes = ignore_attr or (), compare_attr or ()
+    given = (model, recipe, output, meta_graph, *attributes, explain, force, verify, prune, overwrite)
     finish(as_json, lambda: work(*given), failure=1)
 
 
@@ -179,6 +184,7 @@ def configure_op(
     epsilon: Annotated[float | None, typer.Option(help="Of LayerNorm.")] = None,
     padding: Annotated[str | None, typer.Option(help="Hidden positions: compute, skip or first.")] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="Threads of the op; 0: all it may use.")] = None,
+    overwrite: Overwrite = False,
     bert_op_lib: Annotated[Path | None, typer.Option(hidden=True, help="Not needed: nothing is run.")] = None,
     log: Annotated[str, typer.Option("--log", hidden=True, help="Taken, and without effect.")] = "INFO",
     as_json: Json = False,
@@ -193,4 +199,4 @@ def configure_op(
         mask_type, quantization, bfloat16, layers, hidden_size, num_attention_heads, intermediate_size, max_seq_len,
         activation, calibrate, quant_factors_path, epsilon, padding, threads,
     )  # fmt: skip
-    finish(as_json, lambda: work(model, output, settings, reset), failure=1)
+    finish(as_json, lambda: work(model, output, settings, reset, overwrite), failure=1)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.engine import answers
 from fusebert.engine.native import Engine, Observer, steps
 from fusebert.engine.quantize import convert, smooth
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface
-from fusebert.formats.files import new_folder
+from fusebert.formats import artifact, huggingface, write
 from fusebert.formats.ranges import read_ranges
 from fusebert.match.assemble import assemble
 from fusebert.match.find import find
@@ -263,15 +263,7 @@ class Model:
         """Writes the artifact folder: whole, or not at all. Only an artifact or an empty folder is ever replaced.
 
         `check` sees the folder before it is put in place, and may raise to keep it from being."""
-        path = Path(path)
-        if (
-            overwrite
-            and path.exists()
-            and not artifact.is_artifact(path)
-            and (not path.is_dir() or any(path.iterdir()))
-        ):
-            raise FusebertError(f"{path} holds something that is not an artifact; choose another place")
-        with new_folder(path, overwrite) as folder:
+        with write.folder(Path(path), artifact.is_artifact if overwrite else None) as folder:
             longest = self._tokenizer.max_length if self._tokenizer else self.network.embeddings.longest
             artifact.write(folder, convert(self.network, self.plan), self.plan, longest)
             if self._tokenizer:

@@ -1,15 +1,11 @@
-"""Files from outside, read with suspicion: JSON of a bounded size, tensors mapped after every offset was checked, and
-folders that appear whole or not at all."""
+"""Files from outside, read with suspicion: JSON of a bounded size, tensors mapped after every offset was checked."""
 
 from __future__ import annotations
 
 import json
 import mmap
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,82 +103,3 @@ def check_shape(path: Path, name: str, array: Array, shape: tuple[int | None, ..
     raise FusebertError(
         f"{path}: tensor {name} is {' x '.join(map(str, array.shape)) or 'a scalar'}, expected {wanted}"
     )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text file that appears, or replaces another, whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(part).chmod(0o666 & ~_umask())
-        Path(part).replace(path)
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    finally:
-        Path(part).unlink(missing_ok=True)
-
-
-@contextmanager
-def folder_beside(path: Path) -> Iterator[Path]:
-    """A folder beside `path` to make it in, gone at the end."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    try:
-        yield folder
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to write into that becomes `path` at the end, or vanishes if anything goes wrong on the way."""
-    path = Path(path)
-    if path.exists() and not overwrite:
-        raise FusebertError(f"{path} exists; choose another place or allow overwriting")
-    with folder_beside(path) as made:
-        yield made
-        made.chmod(0o777 & ~_umask())
-        _put_in_place(made, path)
-
-
-def _put_in_place(made: Path, path: Path) -> None:
-    for file in filter(Path.is_file, made.rglob("*")):
-        if file.stat().st_nlink > 1:  # a link to somebody else's file
-            continue
-        file.chmod(0o666 & ~_umask())  # whatever the library that wrote it chose
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    if not path.exists():
-        made.rename(path)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        path.rename(aside / "old")
-    except BaseException:
-        aside.rmdir()
-        raise
-    try:
-        made.rename(path)
-    except BaseException:  # an interrupt too
-        (aside / "old").rename(path)
-        raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.files import read_json, write_whole
+from fusebert.formats import write
+from fusebert.formats.files import read_json
 from fusebert.ops.graph import Array
 from fusebert.values.plan import PRODUCTS
 
@@ -26,13 +28,28 @@ def default_form(path: Path) -> str:
     return "ours" if path.suffix == ".json" else "bert-op"
 
 
-def write_factors(path: Path, ranges: Array, form: str | None = None, about: Mapping[str, Any] | None = None) -> None:
-    """Writes ranges `[layers, 4, 2]`, whole or not at all; `about` are more fields for the JSON form."""
+def write_factors(
+    path: Path,
+    ranges: Array,
+    form: str | None = None,
+    about: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes ranges `[layers, 4, 2]`, whole or not at all; `about` are more fields for the JSON form. Only a file with
+    ranges is ever replaced."""
     form = form or default_form(path)
     if form not in FORMS:
         raise FusebertError(f"form {form!r} of factors is unknown; use one of {', '.join(FORMS)}")
     values = np.asarray(ranges, np.float32).reshape(-1, len(PRODUCTS), 2)
-    write_whole(path, _json(values, about or {}) if form == "ours" else _text(values))
+    with write.file(path, is_factors if overwrite else None) as file:
+        file.write((_json(values, about or {}) if form == "ours" else _text(values)).encode())
+
+
+def is_factors(path: Path) -> bool:
+    """Whether there is a file with ranges, of either form."""
+    with suppress(FusebertError):
+        return len(read_factors(path)) > 0
+    return False
 
 
 def read_factors(path: Path, layers: int | None = None) -> Array:

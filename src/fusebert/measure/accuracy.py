@@ -16,8 +16,8 @@ import numpy as np
 from fusebert.engine.native import isa
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact
-from fusebert.formats.files import read_json, write_whole
+from fusebert.formats import artifact, write
+from fusebert.formats.files import read_json
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.predictions import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
 from fusebert.measure.runners import Runner, Told, open_runner
@@ -28,6 +28,8 @@ from fusebert.report import Report, Table
 from fusebert.values.precision import PRECISIONS
 
 BATCH_SIZE = 32
+_SETTINGS = ("task", "samples", "batch_size", "isa")  # the last columns of the CSV file
+_LONGEST_LINE = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def accuracy(
     inputs: Told | None = None,
     in_torch: bool = False,
     show_progress: bool = False,
+    overwrite: bool = False,
 ) -> Report:
     """Scores each model by its own framework and, in each precision, by fusebert; the first is what the others are
     compared with.
@@ -70,6 +73,8 @@ def accuracy(
     in_torch: checkpoints stay in torch, where fusebert runs their encoder, instead of running whole by fusebert."""
     if batch_size < 1 or pooling not in POOLING:
         raise FusebertError(f"batch_size must be at least 1, and pooling one of {', '.join(POOLING)}")
+    if csv_file is not None:
+        write.check(Path(csv_file), _is_csv if overwrite else None)
     paths = list(dict.fromkeys(map(Path, models)))
     chosen = find_task(task, data).spread(samples)
     engines = _Engines(paths, precisions, threads, inputs, in_torch)
@@ -82,7 +87,8 @@ def accuracy(
         raise FusebertError(" ".join(["nothing could be run.", *engines.notes]))
     facts = exam.facts | {"batch_size": batch_size, "isa": isa(), "baseline": exam.results[0].engine}
     if csv_file is not None:
-        write_whole(Path(csv_file), _csv(exam.results, facts))
+        with write.file(Path(csv_file), _is_csv if overwrite else None) as file:
+            file.write(_csv(exam.results, facts).encode())
     return Report(f"{chosen.name}: {', '.join(map(str, paths))}", facts, _tables(exam.results), tuple(engines.notes))
 
 
@@ -298,13 +304,22 @@ def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:
 
 def _csv(results: Sequence[Scored], facts: Mapping[str, Any]) -> str:
     scores, differences = _tables(results)
-    settings = {name: facts[name] for name in ("task", "samples", "batch_size", "isa")}
+    settings = {name: facts[name] for name in _SETTINGS}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*scores.columns, *differences.columns[1:], *settings])
     for row, other in zip(scores.rows, differences.rows, strict=True):
         writer.writerow([*row, *other[1:], *settings.values()])
     return text.getvalue()
+
+
+def _is_csv(path: Path) -> bool:
+    """Whether there is a file that _csv made."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.readline(_LONGEST_LINE).rstrip("\n").endswith(",".join(_SETTINGS))
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _short(value: float) -> float | str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fusebert.engine.native import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface
+from fusebert.formats import artifact, huggingface, write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.tensorflow import read as tensorflow
@@ -308,7 +308,9 @@ def _write(
     """Writes the file, fastest first; returns where it is, or why it is not there."""
     folder = Path(settings.models[0]).resolve().parent if output_dir is None else Path(output_dir)
     sizes = {name: "-".join(dict.fromkeys(str(getattr(m, name)) for m in measured)) for name in ("batch", "length")}
-    file = folder / f"perf_results_CPU_B{sizes['batch']}_S{sizes['length']}_{time.strftime('%Y%m%d-%H%M%S')}.txt"
+    name = f"perf_results_CPU_B{sizes['batch']}_S{sizes['length']}_{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (folder / f"{name}{f'_{number}' if number > 1 else ''}.txt" for number in range(1, sys.maxsize))
+    file = next(file for file in numbered if not file.exists())  # there may be one of the same second
     lines = ["\t".join(_FILE_COLUMNS)]
     for m in sorted(measured, key=lambda m: m.timing.mean):
         t = m.timing
@@ -317,12 +319,12 @@ def _write(
         rest = (m.engine, m.level, m.threads, m.batch, m.length, settings.samples, settings.times, False, False)
         lines.append("\t".join([*numbers, *map(str, (*rest, average, settings.random_length))]))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
+        with write.file(file) as opened:
+            opened.write(("\n".join(lines) + "\n").encode())
+    except FusebertError as error:
         if output_dir is not None:
-            raise FusebertError(f"{file} cannot be written: {error}") from None
-        return "", (f"{file} cannot be written: {error}; --output-dir names another folder.",)
+            raise
+        return "", (f"{error}; --output-dir names another folder.",)
     return str(file), ()
 
 

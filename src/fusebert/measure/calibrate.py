@@ -11,7 +11,8 @@ import numpy as np
 from fusebert.engine.model import Model, load
 from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
-from fusebert.formats.ranges import FORMS, default_form, write_factors
+from fusebert.formats import write
+from fusebert.formats.ranges import FORMS, default_form, is_factors, write_factors
 from fusebert.measure.histogram import Histogram, check_method, choose_range
 from fusebert.measure.tasks import Task, read_texts
 from fusebert.ops.graph import Array
@@ -45,8 +46,7 @@ def calibrate(
     if form not in FORMS:
         raise FusebertError(f"form {form!r} is unknown; use one of {', '.join(FORMS)}")
     check_method(method, percentile)
-    if out.exists() and not overwrite:
-        raise FusebertError(f"{out} exists; choose another place or allow overwriting")
+    write.check(out, is_factors if overwrite else None)
     task = read_texts(data).spread(SAMPLES if samples is None else samples)
     model = _fp32(path, tokenizer, threads)
     texts = _texts(task, model)
@@ -56,7 +56,7 @@ def calibrate(
         ranges, clipped = find_ranges(model, texts, seen, method, percentile, show_progress)
     about: dict[str, Any] = {"model": str(path), "data": str(data), "texts": len(texts), "method": method}
     about |= {"percentile": percentile} if method == "percentile" else {}
-    write_factors(out, ranges, form, about)
+    write_factors(out, ranges, form, about, overwrite)
     facts = {**about, "form": form, "largest_share_clipped": float(clipped.max(initial=0))}
     return Report(f"{path} -> {out}", facts, (_table(ranges, seen, clipped),), _notes(ranges, out, form))
 

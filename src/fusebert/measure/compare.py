@@ -15,6 +15,7 @@ import numpy as np
 
 from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
+from fusebert.formats import write
 from fusebert.formats.onnx.tensor import encode
 from fusebert.match.assemble import Assembled
 from fusebert.match.translate import translate
@@ -221,13 +222,10 @@ def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mappi
     """One sample as ONNX tools expect it: batch_B_seq_S/test_data_set_N/input_K.pb and output_K.pb."""
     batch, length = next(iter(inputs.values())).shape
     place = folder / f"batch_{batch}_seq_{length}" / f"test_data_set_{number}"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
+    with write.folder(place) as made:
         for word, arrays in (("input", inputs), ("output", outputs)):
             for k, (name, array) in enumerate(arrays.items()):
-                (place / f"{word}_{k}.pb").write_bytes(encode(name, array))
-    except OSError as error:
-        raise FusebertError(f"{place} cannot be written: {error}") from None
+                (made / f"{word}_{k}.pb").write_bytes(encode(name, array))
 
 
 def _short(value: float) -> float | str:

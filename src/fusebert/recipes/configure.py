@@ -71,7 +71,11 @@ class Settings:
 
 
 def configure_op(
-    path: str | Path, out: str | Path | None = None, settings: Settings | None = None, reset: bool = False
+    path: str | Path,
+    out: str | Path | None = None,
+    settings: Settings | None = None,
+    reset: bool = False,
+    overwrite: bool = False,
 ) -> Report:
     """Sets attributes of every Bert node of a model, in all of its graphs and functions; by default in place.
 
@@ -94,7 +98,7 @@ def configure_op(
     notes += _check_factors(checked[0])
     notes += _check_shapes(graphs, nodes, checked)
     target = Path(out) if out is not None else graphs.file
-    graphs.write(target)
+    graphs.write(target, overwrite or out is None)
     rows = [(where or "main graph", n.name, n.op, len(n.input) // PER_LAYER) for where, n in nodes]
     attributes = [(key, _shown(key, value)) for key, value in sorted(checked[0].items()) if _is_shown(key, nodes[0][1])]
     tables = (

@@ -31,12 +31,13 @@ def extract_pattern(
     barrier_ops: Sequence[str] = (),
     function: str | None = None,
     meta_graph: int = 0,
+    overwrite: bool = False,
 ) -> Report:
     """Writes the pattern that ends at `seeds` and begins at nodes of these names and operations."""
     graphs = open_graphs(path)
     scope = graphs.scope(graphs.meta(meta_graph), function)
     pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
-    save(Path(out), pattern)
+    save(Path(out), pattern, overwrite)
     unmet = sorted(set(barriers) - set(pattern.inputs))
     notes = [f"Not met on the way, which does no harm: {', '.join(unmet)}."] if unmet else []
     if any(name.startswith("^") for node in (*pattern.seed_nodes, *pattern.internal_nodes) for name in node.input):

@@ -3,20 +3,21 @@ alone, or a frozen graph; binary or text. Large weights stay in the file and are
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.files import map_file, new_folder
+from fusebert.formats import write
+from fusebert.formats.files import map_file
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.protobuf.wire import Payload, fill
-from fusebert.formats.tensorflow.edit import copy_rest
+from fusebert.formats.tensorflow.edit import copy_rest, is_model
 from fusebert.formats.tensorflow.messages import GRAMMAR, message, parse
 from fusebert.formats.tensorflow.read import is_saved_model
+from fusebert.formats.write import Kind
 from fusebert.recipes.scope import Scope, function_scope, main_scope, near
 
 
@@ -67,12 +68,14 @@ class Graphs:
         copy.ParseFromString(b"".join(fill(node.SerializeToString(), GRAMMAR, "NodeDef", self.payloads)))
         return copy
 
-    def write(self, out: Path) -> None:
-        """Writes the model: a complete SavedModel where `out` is no file name, else a file; whole or not at all."""
+    def write(self, out: Path, overwrite: bool = False) -> None:
+        """Writes the model: a complete SavedModel where `out` is no file name, else a file; whole or not at all. Only a
+        model of the same kind is ever replaced, and only with `overwrite`."""
+        replaces = self.replaces(out) if overwrite else None
         if self.is_folder(out):
             if self.folder is None:
                 raise FusebertError(f"{self.file} is not in a SavedModel folder, so {out} must be a .pb file")
-            with new_folder(out) as made:
+            with write.folder(out, replaces) as made:
                 copy_rest(self.folder, made)
                 (made / "saved_model.pb").write_bytes(b"".join(self._pieces()))
             return
@@ -83,7 +86,12 @@ class Graphs:
             whole = message(self.kind)
             whole.ParseFromString(b"".join(pieces))
             pieces = [text_format.MessageToString(whole).encode()]
-        write_file(out, pieces)
+        with write.file(out, replaces) as file:
+            file.writelines(pieces)
+
+    def replaces(self, out: Path) -> Kind:
+        """Tells of what is at `out` whether it is what would be written there."""
+        return partial(is_model, folder=self.is_folder(out))
 
     def is_folder(self, out: Path) -> bool:
         """Whether `out` names a folder: only a SavedModel is written as one."""
@@ -136,21 +144,3 @@ def _kind(path: Path) -> str:
     if onnx.looks_like(data):
         raise FusebertError(f"{path} is an ONNX model; these tools are for TensorFlow")
     return "GraphDef"
-
-
-def write_file(path: Path, pieces: Sequence[Payload]) -> None:
-    """Writes a file that is there whole or not at all; a link is followed."""
-    path = path.resolve() if path.is_symlink() else path
-    made = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with made.open("xb") as file:
-                file.writelines(pieces)
-                file.flush()
-                os.fsync(file.fileno())
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None

@@ -5,12 +5,13 @@ seed's place."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats import write
 from fusebert.formats.tensorflow.messages import message
-from fusebert.recipes.graphs import write_file
 
 DIGEST = "_sha256"  # the attribute that stands for a large constant's bytes
 _LARGEST = 512 << 20
@@ -75,6 +76,13 @@ def to_text(made: Any) -> str:
     return text_format.MessageToString(made)
 
 
-def save(path: Path, made: Any) -> None:
-    """Writes a message: as text where the name ends in .pbtxt, else in binary."""
-    write_file(path, [to_text(made).encode() if path.suffix == ".pbtxt" else made.SerializeToString()])
+def save(path: Path, made: Any, overwrite: bool = False) -> None:
+    """Writes a message: as text where the name ends in .pbtxt, else in binary. Only one of its kind is replaced."""
+
+    def same_kind(there: Path) -> bool:
+        with suppress(FusebertError):
+            return load(there, made.DESCRIPTOR.name) is not None
+        return False
+
+    with write.file(path, same_kind if overwrite else None) as file:
+        file.write(to_text(made).encode() if path.suffix == ".pbtxt" else made.SerializeToString())

@@ -25,6 +25,7 @@ def make_recipe(
     meta_graph: int = 0,
     outputs: Sequence[str] = (),
     force: bool = False,
+    overwrite: bool = False,
 ) -> Report:
     """Writes a recipe; the fact `node_def` is its node as text.
 
@@ -54,7 +55,7 @@ def make_recipe(
     outputs_of(recipe, indexed, False)
     _strip(recipe, indexed)
     if out is not None:
-        save(Path(out), recipe)
+        save(Path(out), recipe, overwrite)
     node = recipe.target_node
     facts = {
         "pattern": str(pattern), "node_from": where, "op": node.op, "inputs": len(node.input),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import DifferentError, FusebertError
+from fusebert.formats import write
 from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.locate import Locator
@@ -58,6 +59,7 @@ def replace_pattern(
     force: bool = False,
     verify: bool = False,
     prune: bool = False,
+    overwrite: bool = False,
 ) -> Report:
     """Writes `path` to `out` with the recipe's node instead of every occurrence of its pattern.
 
@@ -68,8 +70,9 @@ def replace_pattern(
     prune: leave away functions that nothing refers to."""
     made, out = load(recipe, "Recipe"), Path(out)
     graphs = open_graphs(path)
-    if out.exists() and (graphs.is_folder(out) or out.resolve() == graphs.file.resolve()):
-        raise FusebertError(f"{out} exists; choose another place")
+    if out.resolve() in {graphs.file.resolve(), Path(path).resolve()}:
+        raise FusebertError(f"{out} exists and is the model itself, which is never overwritten; choose another place")
+    write.check(out, graphs.replaces(out) if overwrite else None)
     meta = graphs.meta(meta_graph)
     pattern = Pattern(made.source_pattern, read_by(made.target_node))
     notes = check_recipe(Path(recipe), made, pattern, force)
@@ -85,7 +88,7 @@ def replace_pattern(
         done.notes.append(f"{_prune(meta)} functions that nothing refers to were left away.")
     if verify:
         done.notes += _verify(graphs, Path(path), out)
-    graphs.write(out)
+    graphs.write(out, overwrite)
     tables = [Table("replaced", ("where", "node", "nodes_before", "inputs", "dead_nodes"), tuple(done.rows))]
     if explain:
         rows = tuple(

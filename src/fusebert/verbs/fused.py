@@ -8,12 +8,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
-from fusebert.formats.files import folder_beside
-from fusebert.formats.onnx.edit import outline
+from fusebert.formats import write
+from fusebert.formats.onnx import edit as onnx_write
+from fusebert.formats.onnx.edit import files, outline
+from fusebert.formats.tensorflow import edit as tensorflow_write
 from fusebert.formats.tensorflow.edit import copy_rest
 from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
@@ -46,11 +49,11 @@ def replace_encoders(
     """Writes the model at `path` to `out` with fused operators for `target`; `verbose` tells more of what was found.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
-    if out.exists() and not overwrite:
-        raise FusebertError(f"{out} exists; choose another place or allow overwriting")
+    replaces = _same_kind(path, out, target) if overwrite else None
     if out.resolve() == path.resolve():
         raise FusebertError(f"{out} is the model itself, which is never overwritten")
-    with folder_beside(out) as folder:
+    write.check(out, replaces)
+    with write.beside(out) as folder:
         made = folder / out.name
         with progress("finding and replacing", None, show_progress):
             rewritten = _REWRITERS[target](path, made, wanted)
@@ -59,8 +62,15 @@ def replace_encoders(
         tables, notes = _verified(path, made, target, wanted, show_progress) if verify else ((), ("Not compared.",))
         notes = tuple(dict.fromkeys((*rewritten.notes, *notes)))
         report = _report(f"{path} -> {out}", path, made, target, wanted, rewritten, tables, notes, verbose)
-        _put_in_place(folder, out)
+        write.put(files(made, out), replaces)
     return report
+
+
+def _same_kind(path: Path, out: Path, target: str) -> write.Kind:
+    """Tells of what is at `out` whether it is what would be written there."""
+    if target != "tensorflow":
+        return onnx_write.is_model
+    return partial(tensorflow_write.is_model, folder=path.is_dir() and out.suffix != ".pb")
 
 
 def plan_replacement(path: Path, target: str, wanted: Wanted, verbose: bool = False) -> Report:
@@ -173,12 +183,3 @@ def _where(found: Found) -> str:
 def _bytes(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-def _put_in_place(folder: Path, out: Path) -> None:
-    if out.is_dir():
-        out.rename(folder / f"{out.name}.old")
-    made = sorted(folder.iterdir(), key=lambda file: file.name == out.name)  # the model last: a reader looks for it
-    for file in made:
-        if not file.name.endswith(".old"):
-            file.replace(out.with_name(file.name))

@@ -8,6 +8,7 @@ from typing import Any
 
 from fusebert.engine.model import Model, load
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.formats import artifact, write
 from fusebert.match.assemble import assemble
 from fusebert.match.find import find
 from fusebert.measure.compare import Difference, compare, compare_with_graph, table, within
@@ -62,6 +63,8 @@ def optimize(
         raise FusebertError(f"target {chosen!r} is unknown; use standalone, {', '.join(TARGETS)}")
     if "onnxruntime" not in chosen and (float16 or int32 or length is not None):
         raise FusebertError(f"float16, int32 inputs and a settled length are for ONNX Runtime, not for {chosen}")
+    if chosen == "standalone" and dry_run:
+        return _plan(path, out, load(path, precision, threads, head=head, ranges=ranges))
     if chosen == "standalone":
         return _standalone(path, out, precision, head, overwrite, verify, threads, show_progress, ranges)
     if not is_graph(path) or (chosen == "tensorflow") == looks_like_onnx(path):
@@ -104,8 +107,7 @@ def _standalone(
     show_progress: bool,
     ranges: Any,
 ) -> Report:
-    if out.exists() and not overwrite:
-        raise FusebertError(f"{out} exists; choose another place or allow overwriting")
+    write.check(out, artifact.is_artifact if overwrite else None)
     model = load(path, precision, threads, head=head, ranges=ranges)
     tables, notes = [], []
     if verify:
@@ -160,13 +162,22 @@ def _require(
 
 
 def _report(title: str, model: Model, written: Model, tables: tuple[Table, ...], notes: tuple[str, ...]) -> Report:
-    facts = {
+    verdict = "same answers within tolerance" if tables else "not compared"
+    facts = {**_facts(model), "bytes_after": written.network.bytes, "verdict": verdict}
+    return Report(title, facts, tables, notes)
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    return {
         "family": model.network.family,
         "head": model.network.head.kind,
         "layers": len(layers(model.network.encoder)),
         "precision": model.plan.precision,
         "bytes_before": model.bytes_read,
-        "bytes_after": written.network.bytes,
-        "verdict": "same answers within tolerance" if tables else "not compared",
     }
-    return Report(title, facts, tables, notes)
+
+
+def _plan(path: Path, out: Path, model: Model) -> Report:
+    """What would be written, without writing anything."""
+    notes = [f"An artifact would be written to {out}.", *(f"Left out: {what}." for what in model.left_out)]
+    return Report(f"{path} (nothing was written)", {"for": "standalone", **_facts(model)}, (), tuple(notes))

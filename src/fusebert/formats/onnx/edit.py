@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.files import map_file, new_folder
+from fusebert.formats import write
+from fusebert.formats.files import map_file
 from fusebert.formats.onnx.float16 import halve
-from fusebert.formats.onnx.read import GRAMMAR, external_file, parse
+from fusebert.formats.onnx.read import GRAMMAR, external_file, looks_like, parse
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.ops.graph import Array
 
@@ -33,6 +35,21 @@ class NewNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+
+
+def files(made: Path, out: Path) -> dict[Path, Path]:
+    """Where the files of a model go that is to stand at `out`: its weights first, for a reader looks for the model."""
+    data = made.with_name(f"{made.name}.data")
+    return {**({data: out.with_name(f"{out.name}.data")} if data.exists() else {}), made: out}
+
+
+def is_model(path: Path) -> bool:
+    """Whether a path is an ONNX file, or the weights beside one."""
+    if path.suffix == ".data":
+        return is_model(path.with_suffix(""))
+    with suppress(FusebertError):
+        return path.is_file() and looks_like(map_file(path)) and len(parse(path)[0].graph.node) > 0
+    return False
 
 
 def outline(path: Path) -> bytes:
@@ -214,23 +231,16 @@ class _Editing:
             self._bring_in(tensor)
 
     def save(self, out: Path) -> None:
-        """Writes the file whole, or not at all."""
+        """Writes a new file, and one with its weights beside it if there are too many: whole, or not at all."""
         tensors = list(_tensors(self._graph))
         total = sum(len(payload) for payload in self._payloads)
-        with new_folder(out.with_name(f".{out.name}.new")) as folder:
+        with write.beside(out) as folder:
             if total > _LARGEST:
                 self._put_outside(tensors, folder / f"{out.name}.data")
             pieces = fill(self.model.SerializeToString(), GRAMMAR, "Model", self._payloads)
             with (folder / out.name).open("wb") as file:
                 file.writelines(pieces)
-        made = out.with_name(f".{out.name}.new")
-        try:
-            for name in (f"{out.name}.data", out.name):  # the model last: it is what a reader looks for
-                if (made / name).exists():
-                    (made / name).replace(out.with_name(name))
-            made.rmdir()
-        except OSError as error:
-            raise FusebertError(f"{out} cannot be written: {error}") from None
+            write.put(files(folder / out.name, out))
 
     def _bring_in(self, tensor: Any) -> None:
         if tensor.data_location != 1:

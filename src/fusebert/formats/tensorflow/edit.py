@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.files import map_file, new_folder
+from fusebert.formats import write
+from fusebert.formats.files import map_file
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.formats.tensorflow.messages import GRAMMAR, parse, set_plain
 from fusebert.formats.tensorflow.read import is_saved_model
@@ -56,18 +58,26 @@ def rewrite(source: Path, out: Path, edits: Sequence[Edit]) -> None:
     for edit in edits:
         editing.apply(edit)
     if is_saved_model(source) and out.suffix != ".pb":
-        with new_folder(out) as folder:
+        with write.folder(out) as folder:
             copy_rest(source, folder)
-            editing.write(folder / "saved_model.pb")
+            with (folder / "saved_model.pb").open("wb") as file:
+                editing.write(file)
     else:
-        with new_folder(out.with_name(f".{out.name}.new")) as folder:
-            editing.write(folder / out.name)
-        made = out.with_name(f".{out.name}.new")
-        try:
-            (made / out.name).replace(out)
-            made.rmdir()
-        except OSError as error:
-            raise FusebertError(f"{out} cannot be written: {error}") from None
+        with write.file(out) as file:
+            editing.write(file)
+
+
+def is_model(path: Path, folder: bool) -> bool:
+    """Whether a path is a SavedModel's folder; or a file, binary or text, with a SavedModel's graphs or a GraphDef."""
+    if folder or path.is_dir():
+        return folder and is_saved_model(path)
+    with suppress(FusebertError):
+        if any(meta.graph_def.node for meta in parse(path, "SavedModel")[0].meta_graphs):
+            return True
+    with suppress(FusebertError):
+        nodes = parse(path, "GraphDef")[0].node
+        return len(nodes) > 0 and all(node.op for node in nodes)
+    return False
 
 
 def copy_rest(source: Path, folder: Path) -> None:
@@ -113,10 +123,9 @@ class _Editing:
         if not done:
             raise FusebertError(f"no graph has function {edit.function or 'main'} with {', '.join(edit.instead)}")
 
-    def write(self, path: Path) -> None:
+    def write(self, file: BinaryIO) -> None:
         """Writes the message with its weights."""
-        with path.open("wb") as file:
-            file.writelines(fill(self._message.SerializeToString(), GRAMMAR, self._name, self._payloads))
+        file.writelines(fill(self._message.SerializeToString(), GRAMMAR, self._name, self._payloads))
 
 
 class _Scope:
