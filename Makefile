@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test check style types imports zoo bench quality sanitize format clean
+.PHONY: demo test check style types imports zoo bench quality native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -40,7 +40,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py
 
 test:
-	$(MAKE) --jobs=2 --output-sync check zoo sanitize
+	$(MAKE) --jobs=2 --output-sync check zoo native
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: style types imports
@@ -62,9 +62,9 @@ imports: $(VENV)/.developed
 zoo: build/legacy/.installed
 	PYTHONPATH=tests $(BIN)/python -m zoo
 
-# The native tests under address, undefined-behaviour and thread sanitizers.
-sanitize: $(VENV)/.developed
-	scripts/sanitize $(BIN)
+# The native tests under address, undefined-behaviour and thread sanitizers, and compiled with Clang.
+native: $(VENV)/.developed
+	scripts/native $(BIN)
 
 # Beside what could be used instead; the README's table is made from the JSON (docs/speed.md).
 bench: build/rivals/.installed
