@@ -49,8 +49,8 @@ def test_optimize_compares_and_says_who_did(run, tmp_path, name, precision):
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_in_the_wrong_order_are_refused(run, tmp_path, monkeypatch, name):
     """Query and key have the same shapes, so that only the answers tell."""
-    query, key, *rest = rewriting._ORDER
-    monkeypatch.setattr(rewriting, "_ORDER", (key, query, *rest))
+    swapped = (*rewriting.WEIGHTS[2:4], *rewriting.WEIGHTS[:2], *rewriting.WEIGHTS[4:])
+    monkeypatch.setattr(rewriting, "WEIGHTS", swapped)
     told = run("optimize", zoo.get(name).make(), "-o", place(tmp_path, name), "--precision", "fp32", code=1)
     assert "nothing was written" in told
     assert not list(tmp_path.iterdir())

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.bert_op import OPS, precision_of
 from fusebert.match.embeddings import read_embeddings
 from fusebert.match.find import Finding, find
 from fusebert.match.mask import computed
@@ -20,7 +20,6 @@ from fusebert.ops.graph import Graph
 
 ROLES = ("ids", "mask", "types")
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
-FUSED_OPS = ("Bert", "BertHiddenStates")  # of ours in TensorFlow
 _MOST_KINDS = 16  # token types; a larger table is another vocabulary
 _WORDS = (("mask", "mask"), ("segment", "types"), ("type", "types"), ("ids", "ids"), ("token", "ids"), ("word", "ids"))
 
@@ -160,19 +159,11 @@ def _precision(graph: Graph, quantized: bool) -> str:
         if node.word.startswith("fusebert."):
             said = str(node.attributes.get("precision", "fp32"))
             return "bf16" if said == "fp32" and halves else said
-        if node.word in FUSED_OPS:
-            return bert_precision(node.attributes)
+        if node.word in OPS:
+            return precision_of(node.attributes)
     if quantized or any(node.word in _ROUNDING for node in nodes):
         return "int8"
     return "bf16" if halves else "fp32"
-
-
-def bert_precision(attributes: Mapping[str, Any]) -> str:
-    """What a node of ours in TensorFlow computes in."""
-    bf16 = attributes.get("NonQuantizableDataType") == "bfloat16"
-    if attributes.get("QuantizableDataType", "float32") != "float32":
-        return "int8-bf16" if bf16 else "int8"
-    return "bf16" if bf16 else "fp32"
 
 
 _ROUNDING = {f"com.microsoft.{word}" for word in ("MatMulNBits", "DynamicQuantizeMatMul", "QAttention", "QGemm")}

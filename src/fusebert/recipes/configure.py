@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow.types import dtype_name
+from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, OPS, PER_LAYER, WEIGHTS, check_node, shapes_of, typed
+from fusebert.formats.tensorflow.messages import set_attribute
 from fusebert.match.inline import inline
 from fusebert.ops.graph import Graph, Node
 from fusebert.recipes.graphs import Graphs, open_graphs
-from fusebert.recipes.meaning import ATTRIBUTES, OPS, PER_LAYER, TYPES, check_node
 from fusebert.report import Report, Table
 from fusebert.source import read
 
@@ -51,13 +51,14 @@ class Settings:
     def attributes(self) -> Iterator[tuple[str, Any]]:
         """The attributes they are, with their values."""
         if self.mask_type is not None:
-            if self.mask_type not in TYPES:
-                raise FusebertError(f"mask type {self.mask_type!r} is unknown; use int32, int64, float32 or bool")
-            yield "MaskT", TYPES[self.mask_type]
+            name = "float32" if self.mask_type == "float" else self.mask_type
+            if name not in (allowed := ATTRIBUTES["Bert"]["MaskT"].allowed):
+                raise FusebertError(f"mask type {name!r} is not supported; use one of {', '.join(allowed)}")
+            yield "MaskT", name
         if self.quantization is not None:
-            yield "QuantizableDataType", TYPES["qint8" if self.quantization else "float32"]
+            yield "QuantizableDataType", "qint8" if self.quantization else "float32"
         if self.bfloat16 is not None:
-            yield "NonQuantizableDataType", TYPES["bfloat16" if self.bfloat16 else "float32"]
+            yield "NonQuantizableDataType", "bfloat16" if self.bfloat16 else "float32"
         if self.layers is not None:
             yield "NumWeights", PER_LAYER * self.layers
         plain = {
@@ -100,7 +101,7 @@ def configure_op(
     target = Path(out) if out is not None else graphs.file
     graphs.write(target, overwrite or out is None)
     rows = [(where or "main graph", n.name, n.op, len(n.input) // PER_LAYER) for where, n in nodes]
-    attributes = [(key, _shown(key, value)) for key, value in sorted(checked[0].items()) if _is_shown(key, nodes[0][1])]
+    attributes = [(key, _shown(value)) for key, value in sorted(checked[0].items()) if _is_shown(key, nodes[0][1])]
     tables = (
         Table("nodes", ("where", "node", "op", "layers"), tuple(rows)),
         Table("attributes", ("attribute", "value"), tuple(attributes)),
@@ -121,28 +122,27 @@ def _nodes(graphs: Graphs) -> Iterator[tuple[str, Any]]:
 
 
 def _set(node: Any, key: str, value: Any) -> None:
-    kind = ATTRIBUTES[key][0]
     entry = next((entry for entry in node.attr if entry.key == key), None)
     if entry is None:
         entry = node.attr.add(key=key)
     entry.value.Clear()
-    setattr(entry.value, kind, value.encode() if kind == "s" else value)
+    set_attribute(entry.value, typed({key: value})[key])
 
 
 def _check_same(nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> None:
     for (_, node), settings in zip(nodes, checked, strict=True):
         for key, value in settings.items():
-            if key not in _OF_THE_ENCODER and value != checked[0][key]:
+            if key not in _OF_THE_ENCODER and value != checked[0].get(key):
                 raise FusebertError(
-                    f"{key} is {_shown(key, value)} in {node.name}, but {_shown(key, checked[0][key])} in "
+                    f"{key} is {_shown(value)} in {node.name}, but {_shown(checked[0].get(key))} in "
                     f"{nodes[0][1].name}; set it, or begin anew with --reset"
                 )
 
 
 def _check_factors(settings: Mapping[str, Any]) -> list[str]:
     """Looks at the file that 8-bit products would read; only looks."""
-    name = settings["QuantizationFactorsPath"].decode()
-    if settings["QuantizableDataType"] != TYPES["qint8"] or not name:
+    name = settings["QuantizationFactorsPath"]
+    if settings["QuantizableDataType"] != "qint8" or not name:
         return []
     path, wanted = Path(name), 8 * settings["NumWeights"] // PER_LAYER
     if not path.is_file():
@@ -160,18 +160,16 @@ def _check_factors(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_shown(key: str, node: Any) -> bool:
-    """Whether an attribute is the node's own, or one that people ask for."""
-    return any(entry.key == key for entry in node.attr) or ATTRIBUTES[key][1] not in ((), b"", 0)
+    """Whether an attribute is set in the node, or has a default that says something."""
+    return any(entry.key == key for entry in node.attr) or ATTRIBUTES[node.op][key].default not in ((), "", 0)
 
 
-def _shown(key: str, value: Any) -> str:
-    if ATTRIBUTES[key][0] == "type" and value is not None:
-        return "qint8" if value == TYPES["qint8"] else dtype_name(value)
+def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return f"{len(value)} numbers"
     if isinstance(value, float):
         return f"{value:g}"
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return str(value)
 
 
 def _check_shapes(graphs: Graphs, nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
@@ -186,7 +184,7 @@ def _check_shapes(graphs: Graphs, nodes: list[tuple[str, Any]], checked: list[di
             continue
         for number, tensor in enumerate(node.inputs[2 : 2 + one["NumWeights"]]):
             shape = _shape(flat, makers, tensor)
-            allowed = _allowed(one, number % PER_LAYER)
+            allowed = shapes_of(one)[WEIGHTS[number % PER_LAYER]]
             if shape is not None and shape not in allowed:
                 raise FusebertError(
                     f"{node.name}: weight {number % PER_LAYER} of layer {number // PER_LAYER} ({tensor}) is "
@@ -220,18 +218,6 @@ def _shape(graph: Graph, makers: Mapping[str, Node], tensor: str) -> tuple[int, 
             return None
         tensor = node.inputs[0]
     return None
-
-
-def _allowed(settings: Mapping[str, Any], number: int) -> list[tuple[int, ...]]:
-    """The shapes that a layer's weight of this number may have: docs/tensorflow-op.md."""
-    hidden, heads, inner = (settings[key] for key in ("HiddenSize", "NumAttentionHeads", "IntermediateSize"))
-    size = hidden // heads
-    by_number: dict[int, list[tuple[int, ...]]] = {
-        **{key: [(hidden, hidden), (hidden, heads, size)] for key in (0, 2, 4)},
-        **{key: [(hidden,), (heads, size)] for key in (1, 3, 5)},
-        6: [(hidden, hidden), (heads, size, hidden)], 10: [(hidden, inner)], 11: [(inner,)], 12: [(inner, hidden)],
-    }  # fmt: skip
-    return by_number.get(number, [(hidden,)])
 
 
 def _sizes(shape: tuple[int, ...]) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.ops.graph import Array
+from fusebert.recipes.equivalence import PASSTHROUGH, WEIGHTS
 from fusebert.recipes.extract import constant_behind
 from fusebert.recipes.graphs import Graphs
-from fusebert.recipes.meaning import QUIET, WEIGHTS
 from fusebert.recipes.messages import DIGEST
 from fusebert.recipes.pattern import Pattern
 from fusebert.recipes.scope import Edge, Scope
@@ -45,7 +45,7 @@ class Inputs:
             node = scope.nodes.get(edge.node)
             if node is None or node.op in WEIGHTS:
                 return True
-            if (node.op not in QUIET and node.op != "Cast") or not node.inputs:
+            if (node.op not in PASSTHROUGH and node.op != "Cast") or not node.inputs:
                 return False
             edge = node.inputs[0]
         return False

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.messages import message, set_plain
+from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
+from fusebert.formats.tensorflow.messages import message, set_attribute
+from fusebert.formats.tensorflow.types import dtype_name
 from fusebert.match import axes as ax
 from fusebert.match.find import Finding, Found, Source, find
 from fusebert.match.mask import computed, hiding_value
@@ -19,14 +21,11 @@ from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.graphs import open_graphs
 from fusebert.recipes.locate import Locator
-from fusebert.recipes.meaning import TYPES
-from fusebert.recipes.pattern import Occurrence, Pattern
-from fusebert.recipes.replace import Output
+from fusebert.recipes.pattern import Occurrence, Output, Pattern
 from fusebert.recipes.scope import Edge
 from fusebert.source import read
 
 NAME = "fused_bert"
-_ORDER = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
 _BOOLEAN = (
     "Equal",
@@ -176,17 +175,16 @@ class _Derivation:
 
     def _weights(self, number: int) -> Iterator[Edge]:
         sources = self._found.weights[number]
-        for part in _ORDER:
-            for kind in ("gain", "bias") if part.endswith("norm") else ("weight", "bias"):
-                source = sources.get(f"{part}.{kind}")
-                edge = self._stored(source, part, kind) if source is not None else None
-                if edge is None:
-                    known = f" ({source.name})" if source is not None else ""
-                    raise UnsupportedError(
-                        f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes "
-                        "it; use fusebert optimize, which makes constants where they are missing"
-                    )
-                yield edge
+        for part, kind in WEIGHTS:
+            source = sources.get(f"{part}.{kind}")
+            edge = self._stored(source, part, kind) if source is not None else None
+            if edge is None:
+                known = f" ({source.name})" if source is not None else ""
+                raise UnsupportedError(
+                    f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes it; "
+                    "use fusebert optimize, which makes constants where they are missing"
+                )
+            yield edge
 
     def _stored(self, source: Source, part: str, kind: str) -> Edge | None:
         if source.how != ("transpose" if kind == "weight" else ""):
@@ -246,17 +244,17 @@ class _Derivation:
             return "rows"
         return "additive" if np.array_equal(wide, four) else ""
 
-    def _type(self, mask: Edge) -> Any:
+    def _type(self, mask: Edge) -> str:
         found = next(found for wanted, found in self._place.inputs.items() if wanted == mask)
         scope = self._place.scope
         if found.node in scope.arguments:
-            return _Type(scope.arguments[found.node])
+            return dtype_name(scope.arguments[found.node])
         node = scope.nodes[found.node]
         if node.op in _BOOLEAN:
-            return _Type(TYPES["bool"])
+            return "bool"
         for key in ("DstT", "dtype", "out_type", "T"):
             if (value := node.attribute(key)) is not None:
-                return _Type(value.type)
+                return dtype_name(value.type)
         raise UnsupportedError(f"the type of the mask {found.text} is not known")
 
     def _settings(self, layers: Sequence[Match]) -> dict[str, Any]:
@@ -271,7 +269,7 @@ class _Derivation:
         settings: dict[str, Any] = {
             "HiddenAct": str(first["activation"]), "HiddenSize": hidden, "IntermediateSize": self._found.inner,
             "LayerNormEpsilon": float(first["output_norm.epsilon"]), "NumAttentionHeads": heads,
-            "QuantizableDataType": _Type(TYPES["float32"]), "NonQuantizableDataType": _Type(TYPES["float32"]),
+            **precision_types("fp32"),
         }  # fmt: skip
         scale = float(first["scale"])
         if abs(scale * (hidden / heads) ** 0.5 - 1) > 1e-6:
@@ -279,20 +277,9 @@ class _Derivation:
         return settings
 
 
-@dataclass(frozen=True)
-class _Type:
-    """An element type, by its number."""
-
-    number: int
-
-
 def _set(node: Any, settings: Mapping[str, Any], outputs: int) -> None:
-    for key, value in sorted(settings.items()):
-        attribute = node.attr.add(key=key).value
-        if isinstance(value, _Type):
-            attribute.type = value.number
-        else:
-            set_plain(attribute, value)
+    for key, value in sorted(typed(settings).items()):
+        set_attribute(node.attr.add(key=key).value, value)
     shapes = node.attr.add(key="_output_shapes").value.list.shape
     for _ in range(outputs):
         shapes.add().unknown_rank = True

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.messages import message
 from fusebert.formats.tensorflow.tensor import tensor_value
+from fusebert.formats.tensorflow.types import DTYPES
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.messages import DIGEST, save
 from fusebert.recipes.scope import Edge, Node, Scope
@@ -20,7 +23,6 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _TYPE_ATTRIBUTES = ("dtype", "T", "DstT", "out_type", "N")
 _MOST_IN_PATTERN = 1024  # bytes of a constant; of a larger one the pattern has a digest,
 _MOST_READ = 4 << 20  # and of the largest, which are weights, type and shape
-_SIZES = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 9: 8, 10: 1, 14: 2, 17: 2, 19: 2, 22: 4, 23: 8}
 
 
 def extract_pattern(
@@ -171,7 +173,7 @@ def describe_constant(graphs: Graphs, constant: Node) -> Any:
     count = 1
     for dim in tensor.tensor_shape.dim:
         count *= dim.size
-    size = count * _SIZES.get(tensor.dtype, 0)
+    size = count * np.dtype(DTYPES[tensor.dtype]).itemsize if tensor.dtype in DTYPES else 0
     if size <= _MOST_IN_PATTERN:
         return graphs.whole(constant.message)
     made = message("NodeDef")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from fusebert.recipes.constants import Inputs
+from fusebert.recipes.equivalence import SHAPES
 from fusebert.recipes.graphs import Graphs
-from fusebert.recipes.meaning import SHAPES
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal, heights
 from fusebert.recipes.scope import Node, Scope
 from fusebert.recipes.walk import Walk

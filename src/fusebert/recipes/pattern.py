@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.recipes.meaning import QUIET
+from fusebert.recipes.equivalence import PASSTHROUGH
 from fusebert.recipes.scope import Edge, Node, Scope, read_nodes
 
 
@@ -48,6 +48,15 @@ class Refusal:
         )
 
 
+@dataclass(frozen=True)
+class Output:
+    """The output of the new node that takes a seed's place: its name, its place in that list, its number among all."""
+
+    name: str
+    index: int
+    number: int
+
+
 class Pattern:
     """A Pattern message, indexed. `free` are inputs whose constants do not count, as a recipe's node reads them."""
 
@@ -84,6 +93,6 @@ def heights(nodes: Mapping[str, Node]) -> dict[str, int]:
                 path += [other for other in below if other not in found]
             else:
                 path.pop()
-                own = nodes[name].op not in QUIET
+                own = nodes[name].op not in PASSTHROUGH
                 found[name] = max(found[name], own + max((found[other] for other in below), default=0))
     return found

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.bert_op import OPS, OUTPUTS, PER_LAYER, check_node, settings_of
 from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.tensor import tensor_value
+from fusebert.formats.tensorflow.types import STRING
 from fusebert.recipes.derive import derive
-from fusebert.recipes.meaning import OPS
 from fusebert.recipes.messages import load, save, to_text
-from fusebert.recipes.pattern import Pattern
-from fusebert.recipes.replace import Output, check_recipe, outputs_of, read_by
+from fusebert.recipes.pattern import Output, Pattern
+from fusebert.recipes.scope import Edge, near, read_nodes
 from fusebert.report import Report
+
+_ACTIVATIONS = {
+    "Erf": "gelu_erf", "Erfc": "gelu_erf", "Tanh": "gelu_tanh", "Sigmoid": "gelu_quick", "Relu": "relu",
+}  # fmt: skip
 
 
 def make_recipe(
@@ -63,8 +69,94 @@ def make_recipe(
         "constants_compared": len(indexed.constants), "node_def": to_text(node),
     }  # fmt: skip
     if node.op in OPS:
-        facts["layers"] = (len(node.input) - 2) // 16
+        facts["layers"] = (len(node.input) - 2) // PER_LAYER
     return Report(f"{pattern} -> {out or 'nothing was written'}", facts, (), tuple(notes))
+
+
+def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False) -> list[str]:
+    """Refuses a recipe whose node cannot take its pattern's place; gives what else is worth saying."""
+    target, notes = recipe.target_node, []
+    names = {edge.node for edge in pattern.inputs}
+    if not target.input:
+        raise FusebertError(f"{path}: {target.name} ({target.op}) has no inputs")
+    for name in target.input:
+        if Edge.of(name.removeprefix("^")).node not in names:
+            raise FusebertError(
+                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{near(name, names)}"
+            )
+    if target.op in OPS:
+        check_node(target)
+    for problem in _contradictions(recipe.source_pattern, target):
+        if not force:
+            raise FusebertError(f"{path}: {problem}. To do it all the same: --force")
+        notes.append(f"Not the same function: {problem}.")
+    if not pattern.sources:
+        notes.append("The pattern has names of inputs only, as the earlier tools made it: constants were not compared.")
+    read = read_by(target)
+    weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
+    if weights:
+        notes.append(
+            f"{target.name} does not read {len(weights)} variables that the pattern reads, such as {weights[0]}."
+        )
+    outputs_of(recipe, pattern, False)
+    return notes
+
+
+def read_by(node: Any) -> set[str]:
+    """What a recipe's node reads or waits for."""
+    return {Edge.of(name.removeprefix("^")).node for name in node.input}
+
+
+def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
+    """Which output of the recipe's node takes the place of which seed."""
+    given = {one.seed: Output(one.name, one.index, one.number) for one in recipe.outputs}
+    target = recipe.target_node
+    if not given and len(pattern.seeds) == 1:
+        given = {pattern.seeds[0]: Output(OUTPUTS.get(target.op, ("",))[0], 0, 0)}
+    for seed in pattern.seeds:
+        if seed not in given:
+            raise FusebertError(f"the recipe does not say which output of {target.name} takes the place of {seed}")
+        if in_function and not given[seed].name:
+            raise FusebertError(
+                f"the recipe does not name the output of {target.op}, which is needed inside functions: make it with "
+                f"make-recipe --output {seed}=NAME:0"
+            )
+    return given
+
+
+def _contradictions(pattern: Any, node: Any) -> Iterator[str]:
+    """Where a Bert node does not compute what a pattern does: activation and epsilon, as far as they can be seen."""
+    if node.op not in OPS:
+        return
+    settings = settings_of(node)
+    nodes = read_nodes((*pattern.seed_nodes, *pattern.internal_nodes), "the pattern")
+    seen = {one.op: _ACTIVATIONS[one.op] for one in nodes.values() if one.op in _ACTIVATIONS}
+    activation = settings["HiddenAct"]
+    if seen and activation not in seen.values():
+        op, wanted = next(iter(seen.items()))
+        name = "GELU" if wanted.startswith("gelu") else "its activation"
+        yield f"the pattern computes {name} by {op}, but {node.name} has HiddenAct {activation}; it should be {wanted}"
+    constants = {one.name: one for one in pattern.input_nodes if one.op == "Const"}
+    for one in nodes.values():
+        if one.op != "Rsqrt" or not one.inputs:
+            continue
+        added = nodes.get(one.inputs[0].node)
+        for edge in added.inputs if added is not None and added.op in ("Add", "AddV2") else ():
+            epsilon = _scalar(constants.get(edge.node))
+            if epsilon is not None and abs(epsilon - settings["LayerNormEpsilon"]) > 1e-9 + 1e-3 * abs(epsilon):
+                yield (
+                    f"the pattern's LayerNorm adds {epsilon:.3g} ({edge.node}), but {node.name} has LayerNormEpsilon "
+                    f"{settings['LayerNormEpsilon']:.3g}"
+                )
+                return
+
+
+def _scalar(constant: Any) -> float | None:
+    """The number that a Const of a pattern is."""
+    tensor = next((e.value.tensor for e in constant.attr if e.key == "value"), None) if constant is not None else None
+    if tensor is None or tensor.tensor_shape.dim or tensor.dtype == STRING:
+        return None
+    return float(tensor_value(tensor, constant.name))
 
 
 def _output(text: str) -> tuple[str, Output]:

@@ -14,14 +14,13 @@ from fusebert.formats import write
 from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.recipes.locate import Locator
-from fusebert.recipes.meaning import OPS, check_node, contradictions
 from fusebert.recipes.messages import load
-from fusebert.recipes.pattern import Occurrence, Pattern
-from fusebert.recipes.scope import Edge, Node, Scope, near
+from fusebert.recipes.pattern import Occurrence, Output, Pattern
+from fusebert.recipes.recipe import check_recipe, outputs_of, read_by
+from fusebert.recipes.scope import Edge, Node, Scope
 from fusebert.report import Report, Table
 
 _FLOAT = 1
-_OUTPUT_NAMES = {"Bert": "encoded"}  # what the output is called inside functions
 _STAYS = frozenset(
     ["Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable"]
 )  # may be asked for by name
@@ -29,15 +28,6 @@ _STAYS = frozenset(
 
 class NotFoundError(FusebertError):
     """The pattern is nowhere in the model; nothing was written."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """The output of the new node that takes a seed's place: its name, its place in that list, its number among all."""
-
-    name: str
-    index: int
-    number: int
 
 
 @dataclass
@@ -97,57 +87,6 @@ def replace_pattern(
         tables.append(Table("not_replaced", ("where", "candidate", "matched", "stopped_at", "reason"), rows))
     facts = {"recipe": str(recipe), "occurrences": len(done.rows)}
     return Report(f"{path} -> {out}", facts, tuple(tables), tuple(done.notes))
-
-
-def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False) -> list[str]:
-    """Refuses a recipe whose node cannot take its pattern's place; gives what else is worth saying."""
-    target, notes = recipe.target_node, []
-    names = {edge.node for edge in pattern.inputs}
-    if not target.input:
-        raise FusebertError(f"{path}: {target.name} ({target.op}) has no inputs")
-    for name in target.input:
-        if Edge.of(name.removeprefix("^")).node not in names:
-            raise FusebertError(
-                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{near(name, names)}"
-            )
-    if target.op in OPS:
-        check_node(target)
-    for problem in contradictions(recipe.source_pattern, target):
-        if not force:
-            raise FusebertError(f"{path}: {problem}. To do it all the same: --force")
-        notes.append(f"Not the same function: {problem}.")
-    if not pattern.sources:
-        notes.append("The pattern has names of inputs only, as the earlier tools made it: constants were not compared.")
-    read = read_by(target)
-    weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
-    if weights:
-        notes.append(
-            f"{target.name} does not read {len(weights)} variables that the pattern reads, such as {weights[0]}."
-        )
-    outputs_of(recipe, pattern, False)
-    return notes
-
-
-def read_by(node: Any) -> set[str]:
-    """What a recipe's node reads or waits for."""
-    return {Edge.of(name.removeprefix("^")).node for name in node.input}
-
-
-def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
-    """Which output of the recipe's node takes the place of which seed."""
-    given = {one.seed: Output(one.name, one.index, one.number) for one in recipe.outputs}
-    target = recipe.target_node
-    if not given and len(pattern.seeds) == 1:
-        given = {pattern.seeds[0]: Output(_OUTPUT_NAMES.get(target.op, ""), 0, 0)}
-    for seed in pattern.seeds:
-        if seed not in given:
-            raise FusebertError(f"the recipe does not say which output of {target.name} takes the place of {seed}")
-        if in_function and not given[seed].name:
-            raise FusebertError(
-                f"the recipe does not name the output of {target.op}, which is needed inside functions: make it with "
-                f"make-recipe --output {seed}=NAME:0"
-            )
-    return given
 
 
 def _nearest(locator: Locator, explain: bool) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusebert.recipes.constants import Inputs
-from fusebert.recipes.meaning import COMMUTATIVE, QUIET, difference
+from fusebert.recipes.equivalence import COMMUTATIVE, PASSTHROUGH, difference
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal
 from fusebert.recipes.scope import Edge, Node, Scope, same_port
 
@@ -195,7 +195,7 @@ class Walk:
 
 def _passes(node: Node) -> bool:
     """Whether a node gives what it is given."""
-    return node.op in QUIET and len(node.inputs) == 1
+    return node.op in PASSTHROUGH and len(node.inputs) == 1
 
 
 def _behind(nodes: Mapping[str, Node], edge: Edge, op: str) -> Edge:

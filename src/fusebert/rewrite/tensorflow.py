@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.edit import Edit, NewNode, Type, rewrite
+from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
+from fusebert.formats.tensorflow.edit import Edit, NewNode, rewrite
+from fusebert.formats.tensorflow.types import Type
 from fusebert.match import axes as ax
 from fusebert.match.cut import Cut
 from fusebert.match.find import Finding, Source
 from fusebert.match.mask import hiding_value
-from fusebert.match.search import HOLES, Match
+from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 from fusebert.source import read
 from fusebert.values.blocks import Encoder
-from fusebert.values.traverse import POST_NORM_PARTS
 
-_ORDER = tuple(HOLES[path] for path in POST_NORM_PARTS)
 _TRANSPOSED = "transpose"
 _LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
@@ -52,7 +52,7 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str,
     weights = [tensor for i in range(len(place.found.layers)) for tensor in scope.weights(i, name, nodes)]
     mask, mask_type = scope.mask(name, nodes)
     attributes = _attributes(place, wanted.precision, padding, wanted.threads or 0)
-    attributes |= {"MaskT": Type(mask_type), "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
+    attributes |= {"MaskT": mask_type, "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
     if place.mask_kind == "rows" and (value := hiding_value(finding.raised, place.found.mask.added)) is not None:
         attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
     operation = "Bert"
@@ -64,7 +64,7 @@ def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str,
     if place.taps:
         operation = "BertHiddenStates"
         attributes["NumHiddenStates"] = len(place.found.layers)
-    nodes.append(NewNode(operation, name, (scope.local(place.rows), mask, *weights), attributes))
+    nodes.append(NewNode(operation, name, (scope.local(place.rows), mask, *weights), typed(attributes)))
     made = [(place.outputs[0], "encoded", 0, 0)]
     made += [(tap, "hidden_states", i, 1 + i) for tap, i in zip(place.outputs[1:], place.taps, strict=True)]
     instead = {
@@ -83,8 +83,7 @@ def _attributes(place: Cut, precision: str, padding: str, threads: int) -> dict[
         if not same or epsilons != {first["output_norm.epsilon"]}:
             raise UnsupportedError(f"{match.output}: layers differ in heads, activation, scale or epsilon")
     return {
-        "QuantizableDataType": Type("qint8" if precision.startswith("int8") else "float32"),
-        "NonQuantizableDataType": Type("bfloat16" if precision.endswith("bf16") else "float32"),
+        **precision_types(precision),
         "HiddenSize": found.hidden,
         "NumAttentionHeads": found.heads,
         "IntermediateSize": found.inner,
@@ -142,14 +141,13 @@ class _Scope:
         """A layer's sixteen tensors; one that is not there as the node wants it becomes a new constant."""
         match = self._place.found.layers[number]
         sources = self._place.found.weights[number]
-        for part in _ORDER:
-            for kind in ("gain", "bias") if part.endswith("norm") else ("weight", "bias"):
-                hole = f"{part}.{kind}"
-                tensor = self._stored(sources.get(hole), part, kind)
-                if tensor is not None:
-                    yield self.local(tensor)
-                else:
-                    yield self._constant(f"{name}/layer_{number}/{part}/{kind}", self._array(match, hole), nodes)
+        for part, kind in WEIGHTS:
+            hole = f"{part}.{kind}"
+            tensor = self._stored(sources.get(hole), part, kind)
+            if tensor is not None:
+                yield self.local(tensor)
+            else:
+                yield self._constant(f"{name}/layer_{number}/{part}/{kind}", self._array(match, hole), nodes)
 
     def _stored(self, source: Source | None, part: str, kind: str) -> str | None:
         """The tensor that has a weight as the node wants it, if there is one."""

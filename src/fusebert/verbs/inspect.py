@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fusebert.errors import FusebertError
 from fusebert.formats import artifact, huggingface
+from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match.everywhere import find_elsewhere
 from fusebert.match.find import Finding, Found, find
-from fusebert.measure.inputs import FUSED_OPS
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
 from fusebert.source import is_graph, read
@@ -130,7 +130,7 @@ def _fused(finding: Finding) -> Table:
 
 
 def _is_fused(node: Node) -> bool:
-    return node.word in FUSED_OPS or node.word.startswith("fusebert.")
+    return node.word in OPS or node.word.startswith("fusebert.")
 
 
 def _settings(node: Node) -> str:

@@ -17,19 +17,12 @@ from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.protobuf.wire import Payload, fill
-from fusebert.formats.tensorflow.messages import GRAMMAR, parse, set_plain
+from fusebert.formats.tensorflow.messages import GRAMMAR, parse, set_attribute
 from fusebert.formats.tensorflow.read import is_saved_model
+from fusebert.formats.tensorflow.types import NUMBERS
 from fusebert.ops.graph import Array
 
 _WITHOUT_EFFECT = frozenset(("Shape", "StridedSlice", "Pack", "Prod", "GatherV2", "ConcatV2", "Cast", "Reshape"))
-_TYPES = {"float32": 1, "int32": 3, "int8": 6, "int64": 9, "bool": 10, "qint8": 11, "bfloat16": 14}
-
-
-@dataclass(frozen=True)
-class Type:
-    """An attribute that is an element type."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,7 @@ class _Scope:
         node.op = "Identity"
         node.input.extend([made, *controls])
         node.attr.extend(kept)
-        node.attr.add(key="T").value.type = _TYPES["float32"]
+        node.attr.add(key="T").value.type = NUMBERS["float32"]
         if self._function is None:
             return
         seen = f"{node.name}:output:0"
@@ -194,17 +187,13 @@ class _Scope:
             self._set(node.attr.add(key=key).value, value)
 
     def _set(self, attribute: Any, value: Any) -> None:
-        if isinstance(value, Type):
-            attribute.type = _TYPES[value.name]
-        elif isinstance(value, (bool, int, float, str)):
-            set_plain(attribute, value)
-        elif isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray):
             self._set_tensor(attribute.tensor, value)
         else:
-            attribute.list.f.extend(value)
+            set_attribute(attribute, value)
 
     def _set_tensor(self, tensor: Any, array: Array) -> None:
-        tensor.dtype = _TYPES[array.dtype.name]
+        tensor.dtype = NUMBERS[array.dtype.name]
         for size in array.shape:
             tensor.tensor_shape.dim.add(size=size)
         tensor.tensor_shape.SetInParent()

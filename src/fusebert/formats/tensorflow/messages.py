@@ -3,6 +3,7 @@ A file is parsed without its weights, which stay where they are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.files import map_file
 from fusebert.formats.protobuf.wire import CUT, cut
+from fusebert.formats.tensorflow.types import NUMBERS, Type, declared_shape, dtype_name
 
 _SCHEMA = """
 SavedModel: 1 saved_model_schema_version int64, 2 meta_graphs MetaGraph*
@@ -78,16 +80,52 @@ def message(name: str) -> Any:
     return _messages()[name]()
 
 
-def set_plain(attribute: Any, value: bool | int | float | str) -> None:
-    """Fills an AttrValue."""
-    if isinstance(value, bool):
+def set_attribute(attribute: Any, value: Any) -> None:
+    """Fills an AttrValue with a Type, bool, int, float or str, or a sequence of floats."""
+    if isinstance(value, Type):
+        attribute.type = NUMBERS[value.name]
+    elif isinstance(value, bool):
         attribute.b = value
     elif isinstance(value, int):
         attribute.i = value
     elif isinstance(value, float):
         attribute.f = value
-    else:
+    elif isinstance(value, str):
         attribute.s = value.encode()
+    else:
+        attribute.list.f.extend(value)
+
+
+def attribute_value(attribute: Any) -> Any:
+    """What an AttrValue holds, unless it is a tensor: types and functions by name, lists as tuples; None if empty."""
+    for field, content in attribute.ListFields():
+        if field.name == "list":
+            return _listed(content)
+        if field.name in _CONVERTED:
+            return _CONVERTED[field.name](content)
+    return None
+
+
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "s": lambda s: s.decode("utf-8", "replace"),
+    "i": int,
+    "f": float,
+    "b": bool,
+    "type": dtype_name,
+    "shape": declared_shape,
+    "func": lambda func: func.name,
+    "placeholder": str,
+}
+
+
+def _listed(items: Any) -> tuple[Any, ...]:
+    for field, found in items.ListFields():
+        kind = field.name
+        if kind in ("i", "f", "b"):
+            return tuple(found)
+        if kind in _CONVERTED:
+            return tuple(map(_CONVERTED[kind], found))
+    return ()
 
 
 def parse(path: Path, name: str) -> tuple[Any, tuple[tuple[int, int], ...]]:

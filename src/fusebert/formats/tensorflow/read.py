@@ -14,9 +14,9 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.files import map_file
 from fusebert.formats.tensorflow.bundle import Bundle
-from fusebert.formats.tensorflow.messages import parse
+from fusebert.formats.tensorflow.messages import attribute_value, parse
 from fusebert.formats.tensorflow.tensor import Tensors
-from fusebert.formats.tensorflow.types import declared_shape, dtype_name, output_number
+from fusebert.formats.tensorflow.types import RESOURCE, declared_shape, dtype_name, output_number
 from fusebert.formats.tensorflow.variables import bind
 from fusebert.ops.graph import Graph, Node, TensorType, Weight
 
@@ -26,7 +26,6 @@ _RESULTS = {  # the type of what is not of the type that the attribute T names
     "Rank": "int32", "ArgMax": "int64", "ArgMin": "int64", "Where": "int64",
 }  # fmt: skip
 _TYPE_ATTRIBUTES = ("dtype", "DstT", "out_type", "output_type")
-_RESOURCE = 20
 _Named = dict[str, tuple[str, Any]]  # tensor -> its public name, and what a signature says of it
 _MOST_NODES = 1_000_000
 
@@ -147,7 +146,7 @@ class _Reader:
         return {
             argument.name: TensorType(dtype_name(argument.type), shape)
             for argument, shape in zip(arguments, shapes, strict=True)
-            if argument.type != _RESOURCE
+            if argument.type != RESOURCE
         }
 
     def _nodes(
@@ -215,37 +214,7 @@ class _Reader:
         return used
 
     def _attribute(self, value: Any, where: str) -> Any:
-        for field, content in value.ListFields():
-            kind = field.name
-            if kind == "tensor":
-                return self._tensors.weight(content, where)
-            if kind == "list":
-                return _listed(content)
-            if kind in _CONVERTED:
-                return _CONVERTED[kind](content)
-        return None
-
-
-_CONVERTED: dict[str, Callable[[Any], Any]] = {
-    "s": lambda s: s.decode("utf-8", "replace"),
-    "i": int,
-    "f": float,
-    "b": bool,
-    "type": dtype_name,
-    "shape": declared_shape,
-    "func": lambda func: func.name,
-    "placeholder": str,
-}
-
-
-def _listed(items: Any) -> tuple[Any, ...]:
-    for field, found in items.ListFields():
-        kind = field.name
-        if kind in ("i", "f", "b"):
-            return tuple(found)
-        if kind in _CONVERTED:
-            return tuple(map(_CONVERTED[kind], found))
-    return ()
+        return self._tensors.weight(value.tensor, where) if value.HasField("tensor") else attribute_value(value)
 
 
 def _result_type(word: str, attributes: Mapping[str, Any], number: int) -> str:

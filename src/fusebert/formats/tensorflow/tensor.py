@@ -9,13 +9,9 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow.types import DTYPES, dtype_name, shape_of
+from fusebert.formats.tensorflow.types import DTYPES, LISTED, dtype_name, shape_of
 from fusebert.ops.graph import Array, Weight
 
-_VALUES = {  # the list a tensor's elements stand in, where they are not packed as bytes
-    1: "float_val", 2: "double_val", 3: "int_val", 4: "int_val", 5: "int_val", 6: "int_val", 9: "int64_val",
-    10: "bool_val", 14: "half_val", 17: "int_val", 19: "half_val", 22: "uint32_val", 23: "uint64_val",
-}  # fmt: skip
 _MOST_FILLED = 1 << 28  # elements that a constant leaves out, after several that it lists
 
 
@@ -45,7 +41,7 @@ class Tensors:
             if len(content) != size:
                 raise FusebertError(f"{self.path}: {where} has {len(content)} bytes, but its shape needs {size}")
             return Weight(shape, dtype_name(tensor.dtype), lambda: np.frombuffer(content, dtype).reshape(shape))
-        values = getattr(tensor, _VALUES[tensor.dtype])
+        values = getattr(tensor, LISTED[tensor.dtype])
         self._check_listed(len(values), count, where)
         return Weight(shape, dtype_name(tensor.dtype), lambda: _filled(_numbers(values, tensor.dtype, dtype), shape))
 
@@ -61,7 +57,7 @@ def tensor_value(tensor: Any, where: str) -> Array:
 
 def _numbers(values: Any, kind: int, dtype: Any) -> Array:
     """A tensor's listed elements; none stands for a zero."""
-    if kind in (14, 19):
+    if LISTED[kind] == "half_val":
         return np.array(list(values) or [0], np.int64).astype(np.uint16).view(dtype)
     return np.array(list(values) or [0]).astype(dtype)
 

@@ -1,8 +1,9 @@
-"""TensorFlow's element types, shapes and names of tensors as ours."""
+"""TensorFlow's element types, shapes and tensor names, and ours for them. The only table of its element types."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,18 +12,31 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 
-DTYPES: dict[int, Any] = {
-    1: np.float32, 2: np.float64, 3: np.int32, 4: np.uint8, 5: np.int16, 6: np.int8, 9: np.int64, 10: np.bool_,
-    14: ml_dtypes.bfloat16, 17: np.uint16, 19: np.float16, 22: np.uint32, 23: np.uint64,
-}  # fmt: skip
+_TYPES: tuple[tuple[int, Any, str], ...] = (  # number, NumPy's type, the field that lists a tensor's elements
+    (1, np.float32, "float_val"), (2, np.float64, "double_val"), (3, np.int32, "int_val"), (4, np.uint8, "int_val"),
+    (5, np.int16, "int_val"), (6, np.int8, "int_val"), (9, np.int64, "int64_val"), (10, np.bool_, "bool_val"),
+    (14, ml_dtypes.bfloat16, "half_val"), (17, np.uint16, "int_val"), (19, np.float16, "half_val"),
+    (22, np.uint32, "uint32_val"), (23, np.uint64, "uint64_val"),
+)  # fmt: skip
+DTYPES: dict[int, Any] = {number: dtype for number, dtype, _ in _TYPES}
+LISTED: dict[int, str] = {number: field for number, _, field in _TYPES}
+STRING, RESOURCE = 7, 20  # types that NumPy does not have
+NUMBERS: dict[str, int] = {np.dtype(dtype).name: number for number, dtype, _ in _TYPES} | {"qint8": 11}
+_NAMES = {number: name for name, number in NUMBERS.items()}
 _MOST_ELEMENTS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Type:
+    """An attribute's value that is an element type."""
+
+    name: str
 
 
 @cache
 def dtype_name(number: int) -> str:
-    """A type's name; resources, strings and others have none in NumPy."""
-    dtype = DTYPES.get(number % 100)  # from 100 on: references to variables of that type
-    return f"type {number}" if dtype is None else np.dtype(dtype).name
+    """A type's name; resources, strings and others have none."""
+    return _NAMES.get(number % 100, f"type {number}")  # from 100 on: references to variables of that type
 
 
 def shape_of(shape: Any, where: str) -> tuple[int, ...]:

@@ -11,41 +11,43 @@ import numpy as np
 from fusebert.engine.native import EncoderEngine, pool
 from fusebert.engine.quantize import convert_encoder
 from fusebert.formats.ranges import read_ranges
-from fusebert.measure.inputs import FUSED_OPS, bert_precision
+from fusebert.formats.tensorflow.bert_op import OPS, PER_LAYER, WEIGHTS, precision_of, shapes_of, with_defaults
 from fusebert.ops.graph import Array, Node
 from fusebert.values.batch import Batch
 from fusebert.values.blocks import Block, Encoder, Linear, Norm
 from fusebert.values.plan import make_plan
-from fusebert.values.traverse import POST_NORM_PARTS, is_norm, post_norm_layer
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.traverse import is_norm, post_norm_layer
 
-_PER_LAYER = 2 * len(POST_NORM_PARTS)
 _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another
 
 
 def bert_node(node: Node) -> BertNode | None:
     """What runs a node, if it is one of ours."""
-    return BertNode(node) if node.word in FUSED_OPS else None
+    return BertNode(node) if node.word in OPS else None
 
 
 class BertNode:
-    """One node. Its weights are packed on the first call, and are the same ever after."""
+    """One node. Its weights are packed on the first call, and stay the same."""
 
     def __init__(self, node: Node) -> None:
+        self._op = node.word
         self._places = [_place(tensor) for tensor in node.outputs]
         self._engine: EncoderEngine | None = None
 
     def __call__(self, embedded: Array, mask: Array, *weights: Array, **attributes: Any) -> tuple[Array, ...]:
         """The node's outputs that somebody reads, in its order."""
-        hidden, heads = attributes.get("HiddenSize", 768), attributes.get("NumAttentionHeads", 12)
+        settings = with_defaults(self._op, attributes)
+        hidden, heads = settings["HiddenSize"], settings["NumAttentionHeads"]
         if self._engine is None:
-            self._engine = _packed(weights, hidden, heads, attributes)
-        added = _added(mask, attributes)
+            self._engine = _packed(weights, settings)
+        added = _added(mask, settings)
         rows = np.ascontiguousarray(embedded.reshape(-1, hidden), np.float32)
         shape = len(rows) // max(added.shape[-1], 1), added.shape[-1]
         if embedded.ndim == 3 and embedded.shape[:2] != shape:
             raise ValueError(f"rows of shape {embedded.shape} do not fit a mask of shape {mask.shape}")
         encoded, states = self._engine.run(rows, Batch.masked(added, shape, heads=heads), hidden_states=True)
-        dropped = _dropped(added, shape, attributes.get("Padding", "compute"))
+        dropped = _dropped(added, shape, settings["Padding"])
         for array in (encoded, *states):
             array[dropped] = 0
         return tuple((encoded, *states)[place].reshape(embedded.shape) for place in self._places)
@@ -57,50 +59,46 @@ def _place(tensor: str) -> int:
     return int(number) + (output == ["hidden_states"])
 
 
-def _packed(weights: Sequence[Array], hidden: int, heads: int, attributes: Mapping[str, Any]) -> EncoderEngine:
-    count, rest = divmod(len(weights), _PER_LAYER)
+def _packed(weights: Sequence[Array], settings: Mapping[str, Any]) -> EncoderEngine:
+    count, rest = divmod(len(weights), PER_LAYER)
     if rest:
-        raise ValueError(f"it has {len(weights)} weights, but a layer has {_PER_LAYER}")
-    int8 = (precision := bert_precision(attributes)).startswith("int8")
-    ranges = attributes.get("QuantizationFactors") or attributes.get("QuantizationFactorsPath") or None
+        raise ValueError(f"it has {len(weights)} weights, but a layer has {PER_LAYER}")
+    hidden = settings["HiddenSize"]
+    int8 = PRECISIONS[precision := precision_of(settings)].int8
+    ranges = settings["QuantizationFactors"] or settings["QuantizationFactorsPath"] or None
     plan = make_plan(precision, 2 * count, read_ranges(ranges, count) if int8 else None)
-    scales = np.asarray(attributes.get("InputScales", ()) if int8 else (), np.float32)
+    scales = np.asarray(settings["InputScales"] if int8 else (), np.float32)
     columns = scales.reshape(count, 2, hidden) if scales.size else [(None, None)] * count
-    blocks = tuple(
-        block
-        for i in range(count)
-        for block in _layer(weights[i * _PER_LAYER : (i + 1) * _PER_LAYER], columns[i], hidden, heads, attributes)
-    )
-    encoder = convert_encoder(Encoder.of(hidden, blocks), plan)
-    return EncoderEngine(encoder, plan, pool(attributes.get("NumThreads") or None))
+    blocks: list[Block] = []
+    for i in range(count):
+        blocks += _layer(weights[i * PER_LAYER : (i + 1) * PER_LAYER], columns[i], settings)
+    encoder = convert_encoder(Encoder.of(hidden, tuple(blocks)), plan)
+    return EncoderEngine(encoder, plan, pool(settings["NumThreads"] or None))
 
 
 def _layer(
-    weights: Sequence[Array], scales: Sequence[Array | None], hidden: int, heads: int, attributes: Mapping[str, Any]
+    weights: Sequence[Array], scales: Sequence[Array | None], settings: Mapping[str, Any]
 ) -> tuple[Block, Block]:
-    """A layer of the op's sixteen tensors; what does not have its size raises ValueError."""
-    inner, epsilon = attributes.get("IntermediateSize", 3072), attributes.get("LayerNormEpsilon", 1e-12)
-    pairs = dict(zip(POST_NORM_PARTS, zip(weights[::2], weights[1::2], strict=True), strict=True))
-    sizes = {"feed_forward.up": (hidden, inner), "feed_forward.down": (inner, hidden)}
-    smoothed = {"feed_forward.up": scales[1], "feed_forward.down": None, "attention.out": None}
+    """A layer of the op's tensors; one that does not have its size raises ValueError."""
+    shapes = shapes_of(settings)
+    plain = {name: weight.reshape(shapes[name][0]) for name, weight in zip(WEIGHTS, weights, strict=True)}
+    scaled = {**dict.fromkeys(("attention.query", "attention.key", "attention.value"), scales[0]),
+              "feed_forward.up": scales[1]}  # fmt: skip
 
     def part(path: str) -> Linear | Norm:
-        first, bias = pairs[path]
         if is_norm(path):
-            return Norm(first.reshape(hidden), bias.reshape(hidden), epsilon)
-        inputs, outputs = sizes.get(path, (hidden, hidden))
-        weight = first.reshape(inputs, outputs).T
-        return Linear(weight, bias.reshape(outputs), input_scales=smoothed.get(path, scales[0]))
+            return Norm(plain[path, "gain"], plain[path, "bias"], settings["LayerNormEpsilon"])
+        return Linear(plain[path, "weight"].T, plain[path, "bias"], input_scales=scaled.get(path))
 
-    activation, scale = attributes.get("HiddenAct", "gelu_tanh"), attributes.get("AttentionScale") or None
-    return post_norm_layer(part, heads, activation, scale)
+    scale = settings["AttentionScale"] or None
+    return post_norm_layer(part, settings["NumAttentionHeads"], settings["HiddenAct"], scale)
 
 
-def _added(mask: Array, attributes: Mapping[str, Any]) -> Array:
+def _added(mask: Array, settings: Mapping[str, Any]) -> Array:
     """What a mask adds to scores, with four dimensions."""
     added = mask.astype(np.float32)
-    if not attributes.get("AdditiveMask", False):
-        added = np.float32(attributes.get("MaskValue", -10000)) * (1 - added)
+    if not settings["AdditiveMask"]:
+        added = np.float32(settings["MaskValue"]) * (1 - added)
     return added[:, None, None] if added.ndim == 2 else added[:, None] if added.ndim == 3 else added
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match.dialects.tensorflow import EFFECTS
-from fusebert.measure.inputs import FUSED_OPS, Input
+from fusebert.measure.inputs import Input
 from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import read
@@ -27,7 +28,7 @@ class TensorFlow(Runner):
     def __init__(self, path: Path, threads: int | None = None, told: Told | None = None) -> None:
         tf = _tensorflow(path, threads)
         graph = read(path)
-        if words(graph).intersection(FUSED_OPS):
+        if words(graph).intersection(OPS):
             import fusebert.tensorflow  # noqa: F401 (brings the op)
         try:
             inputs = self._load(tf, path, graph) if path.is_dir() else self._import(tf, path, graph)
