@@ -15,7 +15,7 @@ from toys import frozen, function_of, graph_of, main_of, recipe, saved
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.extract import extract_pattern
-from fusebert.recipes.messages import load, save
+from fusebert.recipes.pattern import load, save
 from fusebert.recipes.replace import NotFoundError, replace_pattern
 
 LAYER = """

@@ -10,7 +10,7 @@ from fusebert.errors import DifferentError, FusebertError
 from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
-from fusebert.recipes.messages import load, save, to_text
+from fusebert.recipes.pattern import load, save, to_text
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
 from fusebert.rewrite.packing import Wanted
@@ -50,9 +50,9 @@ SEEDS = {  # seeds, barriers, barrier operations
 @cache
 def function_of(name):
     """The function that has the seed, which for Netron's user is the one with the picture of layers."""
-    from fusebert.recipes.graphs import open_graphs
+    from fusebert.formats.tensorflow.file import open_file
 
-    graphs = open_graphs(zoo.get(name).make())
+    graphs = open_file(zoo.get(name).make())
     seed = SEEDS[name][0][0]
     return next(scope.function for scope in graphs.scopes(graphs.meta(0)) if seed in scope.nodes)
 

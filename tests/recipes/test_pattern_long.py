@@ -7,13 +7,13 @@ import re
 import pytest
 from zoo import long
 
+from fusebert.formats.tensorflow.file import open_file
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.measure.compare import compare
 from fusebert.measure.runners import open_runner
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
-from fusebert.recipes.graphs import open_graphs
-from fusebert.recipes.messages import load, save
+from fusebert.recipes.pattern import load, save
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
 
@@ -53,7 +53,7 @@ def places(model):
     """Seed, barriers and the function they are in, as somebody reads them off a picture of the graph."""
     seed, barrier = ENDS[model.recipe["source"]]
     seed = seed.format(model.recipe["sizes"]["layers"] - 1)
-    graphs = open_graphs(model.path)
+    graphs = open_file(model.path)
     for scope in graphs.scopes(graphs.meta(0)):
         if seeds := [name for name in scope.nodes if re.search(f"(?:{seed})$", name)]:
             return seeds, [name for name in scope.nodes if re.search(f"(?:{barrier})$", name)], scope.function

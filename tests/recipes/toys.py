@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fusebert.formats.tensorflow.messages import message
 from fusebert.recipes.extract import extract_pattern
-from fusebert.recipes.messages import load, save
+from fusebert.recipes.pattern import load, save
 
 FLOAT = 1
 

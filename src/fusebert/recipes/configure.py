@@ -12,10 +12,10 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, OPS, PER_LAYER, WEIGHTS, check_node, shapes_of, typed
+from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
 from fusebert.formats.tensorflow.messages import set_attribute
 from fusebert.match.inline import inline
 from fusebert.ops.graph import Graph, Node
-from fusebert.recipes.graphs import Graphs, open_graphs
 from fusebert.report import Report, Table
 from fusebert.source import read
 
@@ -81,7 +81,7 @@ def configure_op(
     """Sets attributes of every Bert node of a model, in all of its graphs and functions; by default in place.
 
     reset: forget all attributes first, but those that the graph decides."""
-    graphs = open_graphs(path)
+    graphs = open_file(path)
     changes = dict((settings or Settings()).attributes())
     nodes = list(_nodes(graphs))
     if not nodes:
@@ -113,7 +113,7 @@ def configure_op(
     )
 
 
-def _nodes(graphs: Graphs) -> Iterator[tuple[str, Any]]:
+def _nodes(graphs: TensorFlowFile) -> Iterator[tuple[str, Any]]:
     """Every Bert node, with the function it is in."""
     for meta in graphs.metas:
         yield from (("", node) for node in meta.graph_def.node if node.op in OPS)
@@ -172,7 +172,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _check_shapes(graphs: Graphs, nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
+def _check_shapes(graphs: TensorFlowFile, nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
     """Holds the sizes against the weights, as far as their shapes can be known without running anything."""
     settings = {(where, node.name): one for (where, node), one in zip(nodes, checked, strict=True)}
     flat = _flat(graphs) or Graph((), (), (), {})
@@ -194,7 +194,7 @@ def _check_shapes(graphs: Graphs, nodes: list[tuple[str, Any]], checked: list[di
     return [] if seen else ["The sizes could not be held against the weights, whose shapes are not known here."]
 
 
-def _flat(graphs: Graphs) -> Graph | None:
+def _flat(graphs: TensorFlowFile) -> Graph | None:
     """The graph without functions, whose weights have shapes."""
     try:
         if graphs.kind == "GraphDef" or graphs.file.name == "saved_model.pb":

@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.file import TensorFlowFile
+from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.ops.graph import Array
 from fusebert.recipes.equivalence import PASSTHROUGH, WEIGHTS
 from fusebert.recipes.extract import constant_behind
-from fusebert.recipes.graphs import Graphs
-from fusebert.recipes.messages import DIGEST
-from fusebert.recipes.pattern import Pattern
-from fusebert.recipes.scope import Edge, Scope
+from fusebert.recipes.pattern import DIGEST, Pattern
 
 
 class Inputs:
     """The inputs of one pattern, and the constants of one model."""
 
-    def __init__(self, graphs: Graphs, pattern: Pattern) -> None:
+    def __init__(self, graphs: TensorFlowFile, pattern: Pattern) -> None:
         self._graphs, self._sources = graphs, pattern.sources
         self._values: dict[int, tuple[Array | str, Any]] = {}
         self._wanted = {name: self._value(one) for name, one in pattern.constants.items()}

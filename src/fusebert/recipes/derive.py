@@ -3,7 +3,7 @@ input is the embeddings, which the mask, which weight is which, and what the enc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,18 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
+from fusebert.formats.tensorflow.file import open_file
 from fusebert.formats.tensorflow.messages import message, set_attribute
-from fusebert.formats.tensorflow.types import dtype_name
+from fusebert.formats.tensorflow.scope import Edge, Scope
+from fusebert.formats.tensorflow.types import RESOURCE, dtype_name
 from fusebert.match import axes as ax
-from fusebert.match.find import Finding, Found, Source, find
+from fusebert.match.find import Finding, Found, find
 from fusebert.match.mask import computed, hiding_value
 from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
-from fusebert.recipes.graphs import open_graphs
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
-from fusebert.recipes.scope import Edge
+from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.source import read
 
 NAME = "fused_bert"
@@ -51,7 +52,7 @@ class Derived:
 
 def derive(pattern: Pattern, model: str | Path, function: str | None = None, meta_graph: int = 0) -> Derived:
     """The node definition for a pattern that is in `model`, perhaps only looked for in one function."""
-    graphs = open_graphs(model)
+    graphs = open_file(model)
     if graphs.kind == "SavedModel" and graphs.folder is None:
         raise FusebertError(f"{model}: its variables are needed; give the SavedModel folder")
     meta = graphs.meta(meta_graph)
@@ -90,18 +91,10 @@ class _Derivation:
         self._raised = finding.raised
         body = graph.functions[found.function] if found.function else graph
         self._outputs = {node.name: node.outputs for node in body.nodes}
-        self._path, self._arguments = self._call(body)
+        self._path, self._arguments = call_of(finding, found.function, body, found.output)
         self._inputs = {self._flat(found): wanted for wanted, found in place.inputs.items()}  # tensor -> in the pattern
-
-    def _call(self, body: Graph) -> tuple[str, Mapping[str, str]]:
-        if not self._found.function:
-            return "", {}
-        own = {name for node in body.nodes for name in node.outputs}
-        for path, (function, arguments) in self._finding.translated.facts["calls"].items():
-            output = self._found.output
-            if function == self._found.function and output.startswith(path) and output[len(path) :] in own:
-                return path, arguments
-        raise UnsupportedError(f"{self._found.output} is not a tensor of function {self._found.function}")
+        handles = {self._flat(edge) for edge in place.inputs.values() if _is_handle(place.scope, edge)}
+        self._reach = Reach(finding, found, [tensor for tensor in self._inputs if tensor not in handles])
 
     def _flat(self, edge: Edge) -> str:
         """What a tensor is called in the flat graph."""
@@ -113,14 +106,15 @@ class _Derivation:
         ends, flat = self._ends()
         last = max(ends.values())
         first, rows = self._begin(last, flat)
-        layers = self._found.layers[first : last + 1]
-        weights = [name for i in range(first, last + 1) for name in self._weights(i)]
-        mask, additive, hides = self._mask(layers[0])
+        layers = range(first, last + 1)
+        weights = [name for number in layers for name in self._weights(number)]
+        mask, additive, hides = self._mask(self._found.layers[first])
         taps = len(ends) > 1
         node = message("NodeDef")
         node.name, node.op = NAME, "BertHiddenStates" if taps else "Bert"
         node.input.extend(edge.text for edge in (rows, mask, *weights))
-        settings = self._settings(layers) | {"MaskT": self._type(mask), "NumWeights": len(weights)}
+        settings = encoder_attributes(self._found, layers) | precision_types("fp32")
+        settings |= {"MaskT": self._type(mask), "NumWeights": len(weights)}
         if additive:
             settings["AdditiveMask"] = True
         elif hides is not None and hides != -10000:
@@ -174,33 +168,16 @@ class _Derivation:
         )
 
     def _weights(self, number: int) -> Iterator[Edge]:
-        sources = self._found.weights[number]
         for part, kind in WEIGHTS:
-            source = sources.get(f"{part}.{kind}")
-            edge = self._stored(source, part, kind) if source is not None else None
-            if edge is None:
+            tensor = self._reach.weight(number, part, kind)
+            if tensor is None:
+                source = self._found.weights[number].get(f"{part}.{kind}")
                 known = f" ({source.name})" if source is not None else ""
                 raise UnsupportedError(
                     f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes it; "
                     "use fusebert optimize, which makes constants where they are missing"
                 )
-            yield edge
-
-    def _stored(self, source: Source, part: str, kind: str) -> Edge | None:
-        if source.how != ("transpose" if kind == "weight" else ""):
-            return None
-        heads = self._found.heads
-        shapes = [source.shape[::-1]]
-        if part in ("query", "key", "value"):  # heads may be a dimension of their own
-            shapes.append((*source.shape[1:], heads, source.shape[0] // heads))
-        elif part == "attention_out" and kind == "weight":
-            shapes.append((heads, source.shape[1] // heads, source.shape[0]))
-        weights = self._raised.graph.weights
-        for tensor, edge in self._inputs.items():
-            root, how = self._raised.origins.get(tensor, (tensor, ""))
-            if root == source.name and not how and tensor in weights and weights[tensor].shape in shapes:
-                return edge
-        return None
+            yield self._inputs[tensor]
 
     def _mask(self, layer: Match) -> tuple[Edge, bool, float | None]:
         """The input that is the mask, whether it is added as it is, and what it adds to scores that it hides."""
@@ -257,24 +234,12 @@ class _Derivation:
                 return dtype_name(value.type)
         raise UnsupportedError(f"the type of the mask {found.text} is not known")
 
-    def _settings(self, layers: Sequence[Match]) -> dict[str, Any]:
-        first = layers[0].holes
-        for match in layers:
-            same = all(match.holes[key] == first[key] for key in ("heads", "activation", "scale"))
-            if not same or {match.holes[f"{n}.epsilon"] for n in ("attention_norm", "output_norm")} != {
-                first["output_norm.epsilon"]
-            }:
-                raise UnsupportedError(f"{match.output}: layers differ in heads, activation, scale or epsilon")
-        hidden, heads = self._found.hidden, int(first["heads"])
-        settings: dict[str, Any] = {
-            "HiddenAct": str(first["activation"]), "HiddenSize": hidden, "IntermediateSize": self._found.inner,
-            "LayerNormEpsilon": float(first["output_norm.epsilon"]), "NumAttentionHeads": heads,
-            **precision_types("fp32"),
-        }  # fmt: skip
-        scale = float(first["scale"])
-        if abs(scale * (hidden / heads) ** 0.5 - 1) > 1e-6:
-            settings["AttentionScale"] = scale
-        return settings
+
+def _is_handle(scope: Scope, edge: Edge) -> bool:
+    """Whether a tensor is a variable itself, and not its numbers."""
+    if edge.node in scope.arguments:
+        return scope.arguments[edge.node] == RESOURCE
+    return edge.node in scope.nodes and scope.nodes[edge.node].op == "VarHandleOp"
 
 
 def _set(node: Any, settings: Mapping[str, Any], outputs: int) -> None:

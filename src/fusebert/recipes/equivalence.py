@@ -5,18 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusebert.formats.tensorflow.scope import Node
 from fusebert.formats.tensorflow.types import NUMBERS, dtype_name
-from fusebert.recipes.scope import Node
 
 COMMUTATIVE = frozenset((
     "Add", "AddV2", "Mul", "Maximum", "Minimum", "LogicalAnd", "LogicalOr", "Equal", "NotEqual", "SquaredDifference",
     "BitwiseAnd", "BitwiseOr",
 ))  # fmt: skip
 PASSTHROUGH = frozenset(("Identity", "StopGradient", "Snapshot", "PreventGradient"))  # their output is their input
-SHAPES = frozenset((  # compute shapes, or lay out what is there: of no use where nobody reads them
-    "Shape", "ShapeN", "Size", "Rank", "StridedSlice", "Slice", "Pack", "Unpack", "Prod", "GatherV2", "ConcatV2",
-    "Cast", "Reshape", "Squeeze", "ExpandDims", "Const", "Mul", "Add", "AddV2", "Sub", "Range",
-))  # fmt: skip
 _INT32 = NUMBERS["int32"]
 WEIGHTS = frozenset(["Const", "ReadVariableOp", "VariableV2", "Variable", "VarHandleOp"])
 _DEFAULTS: dict[str, Any] = {  # what attributes are where they are left out

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
 from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.scope import Edge, Node, Scope
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.formats.tensorflow.types import DTYPES
-from fusebert.recipes.graphs import Graphs, open_graphs
-from fusebert.recipes.messages import DIGEST, save
-from fusebert.recipes.scope import Edge, Node, Scope
+from fusebert.recipes.pattern import DIGEST, save
 from fusebert.report import Report
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -36,7 +36,7 @@ def extract_pattern(
     overwrite: bool = False,
 ) -> Report:
     """Writes the pattern that ends at `seeds` and begins at nodes of these names and operations."""
-    graphs = open_graphs(path)
+    graphs = open_file(path)
     scope = graphs.scope(graphs.meta(meta_graph), function)
     pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
     save(Path(out), pattern, overwrite)
@@ -53,7 +53,7 @@ def extract_pattern(
 
 
 def pattern_of(
-    graphs: Graphs, scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrier_ops: Sequence[str]
+    graphs: TensorFlowFile, scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrier_ops: Sequence[str]
 ) -> Any:
     """The Pattern message."""
     names = _checked(scope, seeds, barriers, barrier_ops)
@@ -132,7 +132,7 @@ class _Walk:
         return node
 
 
-def _source(graphs: Graphs, scope: Scope, name: str) -> Any:
+def _source(graphs: TensorFlowFile, scope: Scope, name: str) -> Any:
     """What stands at a barrier: its operation and type; of a constant, what it is."""
     made = message("NodeDef")
     made.name = name
@@ -165,7 +165,7 @@ def constant_behind(scope: Scope, edge: Edge) -> Node | None:
     return None
 
 
-def describe_constant(graphs: Graphs, constant: Node) -> Any:
+def describe_constant(graphs: TensorFlowFile, constant: Node) -> Any:
     """A Const as patterns have it: whole if it is small, else with a digest of its bytes instead, or with neither."""
     tensor = next((entry.value.tensor for entry in constant.message.attr if entry.key == "value"), None)
     if tensor is None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from fusebert.formats.tensorflow.file import TensorFlowFile
+from fusebert.formats.tensorflow.scope import Node, Scope
 from fusebert.recipes.constants import Inputs
-from fusebert.recipes.equivalence import SHAPES
-from fusebert.recipes.graphs import Graphs
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal, heights
-from fusebert.recipes.scope import Node, Scope
 from fusebert.recipes.walk import Walk
 
 
@@ -20,7 +19,7 @@ class Locator:
     """Searches the scopes of one model."""
 
     def __init__(
-        self, graphs: Graphs, pattern: Pattern, ignored: Iterable[str] = (), asked: Iterable[str] = ()
+        self, graphs: TensorFlowFile, pattern: Pattern, ignored: Iterable[str] = (), asked: Iterable[str] = ()
     ) -> None:
         self.pattern = pattern
         self.refused: list[Refusal] = []
@@ -80,7 +79,7 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
             return named.get(name, ""), name, f"it is {scope.kept[name]}, so it cannot go away"
         for reader, edge in scope.readers.get(name, ()):
             if reader.name not in inside and reader.name not in unread:
-                chain = _useless(scope, reader)
+                chain = scope.unread_from(reader)
                 if chain is None:
                     return (
                         named.get(name, ""),
@@ -95,22 +94,6 @@ def _judged(pattern: Pattern, place: Occurrence) -> Occurrence | tuple[str, str,
     if (cycle := _through(place, inside)) is not None:
         return named.get(cycle, ""), cycle, "what it gives goes into what would be replaced, by way of other nodes"
     return replace(place, unread=frozenset(unread))
-
-
-def _useless(scope: Scope, node: Node) -> set[str] | None:
-    """Shape arithmetic that nobody reads, beginning with a node; None if it is read or does something. In a main graph
-    without signatures somebody may ask for a result by its name, but hardly for a shape."""
-    if not scope.returns and node.op not in ("Shape", "ShapeN", "Size", "Rank"):
-        return None
-    found: set[str] = set()
-    waiting = [node]
-    while waiting:
-        one = waiting.pop()
-        if one.op not in SHAPES or one.name in scope.kept or scope.waiting.get(one.name) or len(found) > 1000:
-            return None
-        found.add(one.name)
-        waiting += [reader for reader, _ in scope.readers.get(one.name, ()) if reader.name not in found]
-    return found
 
 
 def _through(place: Occurrence, inside: set[str]) -> str | None:

@@ -1,15 +1,25 @@
-"""Pattern: a Pattern message, indexed by name, and what a search for it gives: occurrences, and candidates refused."""
+"""Pattern: a Pattern message, indexed by name; what a search for it gives: occurrences, and candidates refused; and the
+files of Patterns, Recipes and NodeDefs, text or binary, recognised by content. The messages are those of the earlier
+tools (proto3, package model_modifier) with more fields: the nodes at a pattern's inputs, and which output replaces
+which seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats import write
+from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.scope import Edge, Node, Scope, read_nodes
 from fusebert.recipes.equivalence import PASSTHROUGH
-from fusebert.recipes.scope import Edge, Node, Scope, read_nodes
+
+DIGEST = "_sha256"  # the attribute that stands for a large constant's bytes
+_LARGEST = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -60,12 +70,12 @@ class Output:
 class Pattern:
     """A Pattern message, indexed. `free` are inputs whose constants do not count, as a recipe's node reads them."""
 
-    def __init__(self, message: Any, free: Iterable[str] = ()) -> None:
-        self.nodes = read_nodes((*message.seed_nodes, *message.internal_nodes), "the pattern")
-        self.seeds = [node.name for node in message.seed_nodes]
+    def __init__(self, made: Any, free: Iterable[str] = ()) -> None:
+        self.nodes = read_nodes((*made.seed_nodes, *made.internal_nodes), "the pattern")
+        self.seeds = [node.name for node in made.seed_nodes]
         if not self.seeds:
             raise FusebertError("the pattern has no seed, so it is found nowhere; extract it again with -s")
-        self.sources = {one.name: one for one in message.input_nodes}
+        self.sources = {one.name: one for one in made.input_nodes}
         self.free = set(free)
         self.inputs = list(
             dict.fromkeys(e for node in self.nodes.values() for e in node.inputs if e.node not in self.nodes)
@@ -96,3 +106,74 @@ def heights(nodes: Mapping[str, Node]) -> dict[str, int]:
                 own = nodes[name].op not in PASSTHROUGH
                 found[name] = max(found[name], own + max((found[other] for other in below), default=0))
     return found
+
+
+def load(path: str | Path, name: str) -> Any:
+    """The message in a file; raises if it is empty or another one."""
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+
+    path = Path(path)
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB, too large for a {name}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise FusebertError(f"{path} cannot be read: {error}") from None
+    made = message(name)
+    try:
+        if is_text(data):
+            text_format.Parse(data, made)
+        else:
+            made.ParseFromString(data)
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+        raise FusebertError(f"{path} is not a readable {name}: {error}") from None
+    _check(path, name, made)
+    return made
+
+
+def is_text(data: bytes) -> bool:
+    """Whether bytes are a message's text: binary ones have control characters, if only for the number of a field."""
+    begin = data[:4096]
+    return not any(byte < 32 and byte not in b"\t\n\r" for byte in begin) and b":" in begin
+
+
+def _check(path: Path, name: str, made: Any) -> None:
+    wanted = {"Pattern": ("seed_nodes",), "Recipe": ("source_pattern", "target_node"), "NodeDef": ("name", "op")}[name]
+    for key in wanted:
+        if not (len(made.seed_nodes) if key == "seed_nodes" else made.HasField(key)):
+            raise FusebertError(f"{path} is not a {name}: it has no {key}")
+    for node in _nodes(name, made):
+        for entry in node.attr:
+            tensors = [*entry.value.list.tensor, *([entry.value.tensor] if entry.value.HasField("tensor") else [])]
+            if any(tensor.HasField("mapped") for tensor in tensors):
+                raise FusebertError(f"{path}: attribute {entry.key} of {node.name} has an unknown field")
+
+
+def _nodes(name: str, made: Any) -> Iterator[Any]:
+    if name == "NodeDef":
+        yield made
+    elif name == "Recipe":
+        yield made.target_node
+        yield from _nodes("Pattern", made.source_pattern)
+    else:
+        yield from (*made.seed_nodes, *made.internal_nodes, *made.input_nodes)
+
+
+def to_text(made: Any) -> str:
+    """A message as text."""
+    from google.protobuf import text_format
+
+    return text_format.MessageToString(made)
+
+
+def save(path: Path, made: Any, overwrite: bool = False) -> None:
+    """Writes a message: as text where the name ends in .pbtxt, else in binary. Only one of its kind is replaced."""
+
+    def same_kind(there: Path) -> bool:
+        with suppress(FusebertError):
+            return load(there, made.DESCRIPTOR.name) is not None
+        return False
+
+    with write.file(path, same_kind if overwrite else None) as file:
+        file.write(to_text(made).encode() if path.suffix == ".pbtxt" else made.SerializeToString())

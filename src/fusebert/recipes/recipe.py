@@ -9,12 +9,11 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.bert_op import OPS, OUTPUTS, PER_LAYER, check_node, settings_of
 from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.scope import Edge, read_nodes, suggest
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.formats.tensorflow.types import STRING
 from fusebert.recipes.derive import derive
-from fusebert.recipes.messages import load, save, to_text
-from fusebert.recipes.pattern import Output, Pattern
-from fusebert.recipes.scope import Edge, near, read_nodes
+from fusebert.recipes.pattern import Output, Pattern, load, save, to_text
 from fusebert.report import Report
 
 _ACTIVATIONS = {
@@ -82,7 +81,7 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
     for name in target.input:
         if Edge.of(name.removeprefix("^")).node not in names:
             raise FusebertError(
-                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{near(name, names)}"
+                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{suggest(name, names)}"
             )
     if target.op in OPS:
         check_node(target)

@@ -11,19 +11,13 @@ from typing import Any
 
 from fusebert.errors import DifferentError, FusebertError
 from fusebert.formats import write
-from fusebert.formats.tensorflow.messages import message
-from fusebert.recipes.graphs import Graphs, open_graphs
+from fusebert.formats.tensorflow.edit import Editor, prune_functions
+from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.recipes.locate import Locator
-from fusebert.recipes.messages import load
-from fusebert.recipes.pattern import Occurrence, Output, Pattern
+from fusebert.recipes.pattern import Occurrence, Output, Pattern, load
 from fusebert.recipes.recipe import check_recipe, outputs_of, read_by
-from fusebert.recipes.scope import Edge, Node, Scope
 from fusebert.report import Report, Table
-
-_FLOAT = 1
-_STAYS = frozenset(
-    ["Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable"]
-)  # may be asked for by name
 
 
 class NotFoundError(FusebertError):
@@ -57,9 +51,9 @@ def replace_pattern(
     explain: also tell why other candidates were not taken.
     force: use a recipe whose node is seen not to compute what its pattern does.
     verify: run both in TensorFlow before anything is written.
-    prune: leave away functions that nothing refers to."""
+    prune: remove functions that nothing refers to."""
     made, out = load(recipe, "Recipe"), Path(out)
-    graphs = open_graphs(path)
+    graphs = open_file(path)
     if out.resolve() in {graphs.file.resolve(), Path(path).resolve()}:
         raise FusebertError(f"{out} exists and is the model itself, which is never overwritten; choose another place")
     write.check(out, graphs.replaces(out) if overwrite else None)
@@ -71,11 +65,11 @@ def replace_pattern(
     for scope in graphs.scopes(meta):
         places = locator.find(scope)
         if places:
-            Replacing(scope, made, pattern).apply(places, done)
+            _Replacing(Editor(scope, graphs.payloads), made, pattern).apply(places, done)
     if not done.rows:
         raise NotFoundError(f"{path}: the pattern is not in it; nearest was {_nearest(locator, explain)}")
     if prune:
-        done.notes.append(f"{_prune(meta)} functions that nothing refers to were left away.")
+        done.notes.append(f"{prune_functions(meta)} functions that nothing refers to were removed.")
     if verify:
         done.notes += _verify(graphs, Path(path), out)
     graphs.write(out, overwrite)
@@ -100,33 +94,7 @@ def _others(locator: Locator) -> list[Any]:
     return sorted(locator.refused, key=lambda one: -one.matched)[:10]
 
 
-def _prune(meta: Any) -> int:
-    """Removes functions whose name stands nowhere else."""
-    library = meta.graph_def.library
-    around = [node.SerializeToString() for node in meta.graph_def.node]
-    if meta.object_graph_def is not None:
-        around.append(meta.object_graph_def.SerializeToString())
-    around += [collection.SerializeToString() for collection in meta.collection_def]
-    bodies = {one.signature.name: b"\0".join(n.SerializeToString() for n in one.node_def) for one in library.function}
-    rest = message("Library")
-    rest.CopyFrom(library)
-    del rest.function[:]
-    around.append(rest.SerializeToString())  # gradients
-    live: set[str] = set()
-    waiting = [b"\0".join(around)]
-    while waiting:
-        blob = waiting.pop()
-        for name in bodies.keys() - live:
-            if name.encode() in blob:
-                live.add(name)
-                waiting.append(bodies[name])
-    dead = [i for i, one in enumerate(library.function) if one.signature.name not in live]
-    for i in reversed(dead):
-        del library.function[i]
-    return len(dead)
-
-
-def _verify(graphs: Graphs, path: Path, out: Path) -> list[str]:
+def _verify(graphs: TensorFlowFile, path: Path, out: Path) -> list[str]:
     """Runs the original and the new model, by TensorFlow if it is installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
@@ -145,16 +113,16 @@ def _verify(graphs: Graphs, path: Path, out: Path) -> list[str]:
     return [compared, *same.notes]
 
 
-class Replacing:
+class _Replacing:
     """The replacement of occurrences in one scope."""
 
-    def __init__(self, scope: Scope, recipe: Any, pattern: Pattern) -> None:
-        self._scope, self._recipe, self._pattern = scope, recipe, pattern
-        self._outputs = outputs_of(recipe, pattern, bool(scope.function))
+    def __init__(self, editor: Editor, recipe: Any, pattern: Pattern) -> None:
+        self._editor, self._scope, self._recipe, self._pattern = editor, editor.scope, recipe, pattern
+        self._outputs = outputs_of(recipe, pattern, bool(self._scope.function))
 
     def apply(self, places: Sequence[Occurrence], done: _Done) -> None:
-        """Puts a node into each place, lets others read it, and takes away what nothing needs any more."""
-        scope, messages = self._scope, self._scope.messages
+        """Puts a node into each place, lets others read it, and removes what nothing needs any more."""
+        scope, editor = self._scope, self._editor
         inside: dict[str, str] = {}  # node that goes -> the new one
         instead: dict[str, str] = {}  # seed -> tensor that takes its place
         names: list[str] = []
@@ -167,19 +135,19 @@ class Replacing:
         for place, name in zip(places, names, strict=True):
             self._add(place, name)
         gone = {*inside, *(name for place in places for name in place.unread)}
-        if not scope.function:  # somebody may ask for a seed by its name
+        if scope.function:
+            editor.rewire(instead, inside)
+        else:  # somebody may ask for a seed by its name
             gone -= set(instead)
-            for seed in instead:
-                self._rename(scope.nodes[seed], instead[seed])
-        self._rewire(inside, instead, gone)
-        dead = self._dead(gone)
-        _remove(messages, gone | dead)
-        self._forget(gone | dead)
+            for seed, tensor in instead.items():
+                editor.alias(seed, tensor)
+            editor.rewire({}, {name: new for name, new in inside.items() if name in gone})
+        dead = editor.drop(gone)
         for place, name in zip(places, names, strict=True):
             if place.unread:
                 some = ", ".join(sorted(place.unread)[:3])
                 done.notes.append(
-                    f"{len(place.unread)} nodes that read what is gone, and that nobody reads, went too: {some}."
+                    f"{len(place.unread)} nodes that nobody reads, computed from removed nodes, were removed: {some}."
                 )
             done.rows.append((scope.where, name, len(place.inside), len(self._recipe.target_node.input), len(dead)))
 
@@ -191,6 +159,7 @@ class Replacing:
         return str(name)
 
     def _add(self, place: Occurrence, name: str) -> None:
+        """Adds the recipe's node; it waits for what the old nodes waited for, and keeps their device and shape."""
         node = self._scope.messages.add()
         node.CopyFrom(self._recipe.target_node)
         node.name = name
@@ -201,90 +170,11 @@ class Replacing:
         devices = {self._scope.nodes[n].message.device for n in place.inside}
         if not node.device and len(devices) == 1 and "GPU" not in (device := devices.pop()).upper():
             node.device = device
-        if self._recipe.target_node.op == "Bert":  # whose output has the shape that the seed had
+        if self._recipe.target_node.op == "Bert":
             shapes = self._scope.nodes[place.nodes[self._pattern.seeds[0]]].attribute("_output_shapes")
             kept = [entry for entry in node.attr if entry.key == "_output_shapes"]
             if shapes is not None and kept:
                 kept[0].value.CopyFrom(shapes)
-
-    def _rename(self, node: Node, made: str) -> None:
-        """The seed becomes a name for what is made instead."""
-        kind = node.attribute("T")
-        shapes = node.attribute("_output_shapes")
-        shapes = shapes.SerializeToString() if shapes is not None else None
-        number = kind.type if kind is not None else _FLOAT
-        one = node.message
-        del one.attr[:], one.input[:]
-        one.op = "Identity"
-        one.input.append(made)
-        one.attr.add(key="T").value.type = number
-        if shapes is not None:
-            one.attr.add(key="_output_shapes").value.ParseFromString(shapes)
-
-    def _rewire(self, inside: Mapping[str, str], instead: Mapping[str, str], gone: set[str]) -> None:
-        for node in self._scope.messages:
-            if node.name in gone:
-                continue
-            new = []
-            for text in node.input:
-                name = Edge.of(text.removeprefix("^")).node
-                if text.startswith("^"):
-                    other = inside.get(name)
-                    text = f"^{other}" if other is not None and name in gone else text
-                    if text == f"^{node.name}" or text in new:
-                        continue
-                elif name in instead and name in gone:
-                    text = instead[name]
-                new.append(text)
-            if new != list(node.input):
-                del node.input[:]
-                node.input.extend(new)
-        function = self._scope.definition
-        if function is not None:
-            for entry in function.ret:
-                entry.value = instead.get(Edge.of(entry.value).node, entry.value)
-            for entry in function.control_ret:
-                entry.value = inside.get(entry.value, entry.value)
-
-    def _dead(self, gone: set[str]) -> set[str]:
-        """What only served nodes that are gone, and so on; never what somebody outside knows."""
-        uses: dict[str, int] = {}
-        reads: dict[str, list[str]] = {}
-        ops: dict[str, str] = {}
-        for node in self._scope.messages:
-            reads[node.name] = [Edge.of(text.removeprefix("^")).node for text in node.input]
-            ops[node.name] = node.op
-            if node.name not in gone:
-                for name in reads[node.name]:
-                    uses[name] = uses.get(name, 0) + 1
-        before = {edge.node for name in gone for edge in self._scope.nodes[name].inputs}
-        before |= {name for one in gone for name in self._scope.nodes[one].controls}
-        if not self._scope.function:  # those of seeds that are now another name
-            before |= {e.node for p in self._scope.nodes.values() if ops.get(p.name) != p.op for e in p.inputs}
-        waiting, dead = list(before - gone), set[str]()
-        while waiting:
-            name = waiting.pop()
-            known = name in self._scope.kept or ops.get(name, "Placeholder") in _STAYS
-            if name in dead or uses.get(name) or known:
-                continue
-            dead.add(name)
-            for read in reads[name]:
-                uses[read] = uses.get(read, 0) - 1
-                waiting.append(read)
-        return dead
-
-    def _forget(self, gone: set[str]) -> None:
-        """Takes away wishes to be placed beside a node that is gone."""
-        places = {b"loc:@" + name.encode() for name in gone}
-        for node in self._scope.messages:
-            for i, entry in enumerate(node.attr):
-                if entry.key == "_class" and any(one in places for one in entry.value.list.s):
-                    kept = [one for one in entry.value.list.s if one not in places]
-                    del entry.value.list.s[:]
-                    entry.value.list.s.extend(kept)
-                    if not kept:
-                        del node.attr[i]
-                    break
 
 
 def _tensor(scope: Scope, name: str, output: Output) -> str:
@@ -304,9 +194,3 @@ def _bound(inputs: Mapping[Edge, Edge], text: str) -> str:
             f"{text!r} of the recipe's node can be any of {', '.join(e.text for e in fitting) or 'none'}"
         )
     return f"^{fitting[0].node}" if text.startswith("^") else fitting[0].text
-
-
-def _remove(messages: Any, names: set[str]) -> None:
-    for i in reversed(range(len(messages))):
-        if messages[i].name in names:
-            del messages[i]

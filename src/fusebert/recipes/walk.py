@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusebert.formats.tensorflow.scope import Edge, Node, Scope, same_port
 from fusebert.recipes.constants import Inputs
 from fusebert.recipes.equivalence import COMMUTATIVE, PASSTHROUGH, difference
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal
-from fusebert.recipes.scope import Edge, Node, Scope, same_port
 
 _ANY = -1  # the port of a seed, which is not read through an edge
 _LOOK = 3  # how far inputs are looked at to tell which of two orders is meant

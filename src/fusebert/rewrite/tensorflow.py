@@ -3,28 +3,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
-from fusebert.formats.tensorflow.edit import Edit, NewNode, rewrite
+from fusebert.formats.tensorflow.edit import Editor, NewNode
+from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.scope import Edge
 from fusebert.formats.tensorflow.types import Type
 from fusebert.match import axes as ax
 from fusebert.match.cut import Cut
-from fusebert.match.find import Finding, Source
+from fusebert.match.find import Finding
 from fusebert.match.mask import hiding_value
 from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
+from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 from fusebert.source import read
 from fusebert.values.blocks import Encoder
 
-_TRANSPOSED = "transpose"
 _LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
@@ -37,61 +38,63 @@ def rewrite_tensorflow(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     settled = replace(wanted, ranges=settle_ranges(finding, wanted.ranges))
     if settled.ranges is not None and not wanted.precision.startswith("int8"):
         raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {wanted.precision}")
-    edits = [
-        _edit(graph, finding, place, number, rows, settled)
-        for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True))
-    ]
-    rewrite(source, out, edits)
+    edits: dict[str, _Edit] = {}
+    for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
+        edit = edits.setdefault(place.found.function, _Edit(place.found.function))
+        _add_bert(edit, _Place(graph, finding, place), f"fused_bert_{number}", rows, settled)
+    file = open_file(source)
+    for edit in edits.values():
+        edit.apply(file)
+    file.write(out)
     return Rewritten(finding, cuts, chosen)
 
 
-def _edit(graph: Graph, finding: Finding, place: Cut, number: int, padding: str, wanted: Wanted) -> Edit:
-    scope = _Scope(graph, finding, place)
-    name = f"fused_bert_{number}"
-    nodes: list[NewNode] = []
-    weights = [tensor for i in range(len(place.found.layers)) for tensor in scope.weights(i, name, nodes)]
-    mask, mask_type = scope.mask(name, nodes)
-    attributes = _attributes(place, wanted.precision, padding, wanted.threads or 0)
-    attributes |= {"MaskT": mask_type, "NumWeights": len(weights), "AdditiveMask": place.mask_kind == "additive"}
-    if place.mask_kind == "rows" and (value := hiding_value(finding.raised, place.found.mask.added)) is not None:
+@dataclass
+class _Edit:
+    """New nodes in one function ("" is the main graph), and which of their outputs takes the place of which tensor; all
+    names as they are inside that function."""
+
+    function: str
+    nodes: list[NewNode] = field(default_factory=list)
+    instead: dict[str, str] = field(default_factory=dict)
+
+    def apply(self, file: TensorFlowFile) -> None:
+        """Edits every meta graph that has the function with these tensors."""
+        names = {Edge.of(tensor).node for tensor in self.instead}
+        scopes = [scope for meta in file.metas for scope in file.scopes(meta) if scope.function == self.function]
+        fitting = [scope for scope in scopes if names <= scope.nodes.keys()]
+        if not fitting:
+            raise FusebertError(f"{file.file}: no graph has function {self.function or 'main'} with {', '.join(names)}")
+        for scope in fitting:
+            Editor(scope, file.payloads).replace(self.nodes, self.instead)
+
+
+def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, wanted: Wanted) -> None:
+    cut, found, nodes = place.cut, place.cut.found, edit.nodes
+    layers = range(len(found.layers))
+    weights = [tensor for number in layers for tensor in place.weights(number, name, nodes)]
+    mask, mask_type = place.mask(name, nodes)
+    attributes = {
+        **encoder_attributes(found, layers), **precision_types(wanted.precision), "Padding": padding,
+        "NumThreads": wanted.threads or 0, "MaskT": mask_type, "NumWeights": len(weights),
+        "AdditiveMask": cut.mask_kind == "additive",
+    }  # fmt: skip
+    if cut.mask_kind == "rows" and (value := hiding_value(place.finding.raised, found.mask.added)) is not None:
         attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
-    operation = "Bert"
     if wanted.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in wanted.ranges.ravel()]
     elif wanted.precision.startswith("int8"):
-        smoothed = smoothed_encoder(finding, place.found, wanted.threads, floats=True)  # weights stay variables
+        smoothed = smoothed_encoder(place.finding, found, wanted.threads, floats=True)  # weights stay variables
         attributes["InputScales"] = _input_scales(smoothed)
-    if place.taps:
-        operation = "BertHiddenStates"
-        attributes["NumHiddenStates"] = len(place.found.layers)
-    nodes.append(NewNode(operation, name, (scope.local(place.rows), mask, *weights), typed(attributes)))
-    made = [(place.outputs[0], "encoded", 0, 0)]
-    made += [(tap, "hidden_states", i, 1 + i) for tap, i in zip(place.outputs[1:], place.taps, strict=True)]
-    instead = {
-        scope.local(tensor): f"{name}:{output}:{i}" if scope.function else f"{name}:{flat}"
+    if cut.taps:
+        attributes["NumHiddenStates"] = len(layers)
+    operation = "BertHiddenStates" if cut.taps else "Bert"
+    nodes.append(NewNode(operation, name, (place.local(cut.rows), mask, *weights), typed(attributes)))
+    made = [(cut.outputs[0], "encoded", 0, 0)]
+    made += [(tap, "hidden_states", i, 1 + i) for tap, i in zip(cut.outputs[1:], cut.taps, strict=True)]
+    edit.instead |= {
+        place.local(tensor): f"{name}:{output}:{i}" if edit.function else f"{name}:{flat}"
         for tensor, output, i, flat in made
-    }
-    return Edit(scope.function, tuple(nodes), instead)
-
-
-def _attributes(place: Cut, precision: str, padding: str, threads: int) -> dict[str, Any]:
-    found = place.found
-    first = found.layers[0].holes
-    for match in found.layers:
-        same = all(match.holes[key] == first[key] for key in ("heads", "activation", "scale"))
-        epsilons = {match.holes[f"{name}.epsilon"] for name in ("attention_norm", "output_norm")}
-        if not same or epsilons != {first["output_norm.epsilon"]}:
-            raise UnsupportedError(f"{match.output}: layers differ in heads, activation, scale or epsilon")
-    return {
-        **precision_types(precision),
-        "HiddenSize": found.hidden,
-        "NumAttentionHeads": found.heads,
-        "IntermediateSize": found.inner,
-        "HiddenAct": found.activation,
-        "LayerNormEpsilon": float(found.epsilon),
-        "AttentionScale": float(found.scale),
-        "Padding": padding,
-        "NumThreads": threads,
     }
 
 
@@ -103,33 +106,22 @@ def _input_scales(encoder: Encoder) -> list[float]:
     return [float(n) for array in known for n in array] if len(known) == len(scales) else []
 
 
-class _Scope:
+class _Place:
     """The function an encoder sits in, and what tensors are called there."""
 
-    def __init__(self, graph: Graph, finding: Finding, place: Cut) -> None:
-        self._finding, self._place = finding, place
-        self.function = place.found.function
+    def __init__(self, graph: Graph, finding: Finding, cut: Cut) -> None:
+        self.finding, self.cut = finding, cut
+        self.function = cut.found.function
         body = graph.functions[self.function] if self.function else graph
-        self._own = {*body.weights, *(name for node in body.nodes for name in node.outputs)}
-        self._own -= {*body.inputs} if self.function else set()
-        self._path, arguments = self._call(place.outputs[0])
-        self._local = {self._path + name: name for name in self._own}
-        self._local |= {tensor: name for name, tensor in arguments.items() if tensor}
-        self._constants = {*body.weights}
+        own = {*body.weights, *(name for node in body.nodes for name in node.outputs)}
+        own -= {*body.inputs} if self.function else set()
+        path, arguments = call_of(finding, self.function, body, cut.outputs[0])
+        self._local = {path + name: name for name in own}
         handles = {name for node in body.nodes if node.word in _VARIABLES for name in node.outputs}
-        self._by_root: dict[str, list[str]] = {}  # the tensors that have a weight's numbers
-        for tensor, name in self._local.items():
-            root, how = finding.raised.origins.get(tensor, (tensor, ""))
-            if not how and tensor in finding.raised.graph.weights and name in self._own - handles:
-                self._by_root.setdefault(root, []).append(tensor)
-
-    def _call(self, tensor: str) -> tuple[str, Mapping[str, str]]:
-        if not self.function:
-            return "", {}
-        for path, (function, arguments) in self._finding.translated.facts["calls"].items():
-            if function == self.function and tensor.startswith(path) and tensor[len(path) :] in self._own:
-                return path, arguments
-        raise UnsupportedError(f"{tensor} is not a tensor of function {self.function}")
+        # what a node reads off a constant comes before the constant
+        readable = sorted((name in body.weights, path + name) for name in own - handles)
+        self._reach = Reach(finding, cut.found, [tensor for _, tensor in readable])
+        self._local |= {tensor: name for name, tensor in arguments.items() if tensor}
 
     def local(self, tensor: str) -> str:
         """What a tensor of the flat graph is called in the function."""
@@ -138,39 +130,23 @@ class _Scope:
         return self._local[tensor]
 
     def weights(self, number: int, name: str, nodes: list[NewNode]) -> Iterator[str]:
-        """A layer's sixteen tensors; one that is not there as the node wants it becomes a new constant."""
-        match = self._place.found.layers[number]
-        sources = self._place.found.weights[number]
+        """The tensors of a layer; one that is not there as the node takes it becomes a new constant."""
+        match = self.cut.found.layers[number]
         for part, kind in WEIGHTS:
-            hole = f"{part}.{kind}"
-            tensor = self._stored(sources.get(hole), part, kind)
+            tensor = self._reach.weight(number, part, kind)
             if tensor is not None:
                 yield self.local(tensor)
             else:
-                yield self._constant(f"{name}/layer_{number}/{part}/{kind}", self._array(match, hole), nodes)
-
-    def _stored(self, source: Source | None, part: str, kind: str) -> str | None:
-        """The tensor that has a weight as the node wants it, if there is one."""
-        if source is None or source.how != (_TRANSPOSED if kind == "weight" else ""):
-            return None
-        heads = self._place.found.heads
-        shapes = [source.shape[::-1]]
-        if part in ("query", "key", "value"):  # heads may be a dimension of their own
-            shapes.append((*source.shape[1:], heads, source.shape[0] // heads))
-        elif part == "attention_out" and kind == "weight":
-            shapes.append((heads, source.shape[1] // heads, source.shape[0]))
-        weights = self._finding.raised.graph.weights
-        fitting = [tensor for tensor in self._by_root.get(source.name, ()) if weights[tensor].shape in shapes]
-        fitting.sort(key=lambda tensor: (self._local[tensor] in self._constants, tensor))
-        return fitting[0] if fitting else None  # what a node reads off a constant comes before the constant
+                array = self._array(match, f"{part}.{kind}")
+                yield self._constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
 
     def _array(self, match: Match, hole: str) -> Array:
         tensor = match.holes.get(hole)
         if tensor is not None:
-            array = self._finding.raised.graph.weights[tensor].read()
+            array = self.finding.raised.graph.weights[tensor].read()
             return np.asarray(array.T if array.ndim == 2 else array, np.float32)
-        weights = self._place.found.weights[0]
-        width = weights[hole.replace("bias", "weight")].shape[0] if "norm" not in hole else self._place.found.hidden
+        weights = self.cut.found.weights[0]
+        width = weights[hole.replace("bias", "weight")].shape[0] if "norm" not in hole else self.cut.found.hidden
         return np.full(width, 1 if hole.endswith("gain") else 0, np.float32)
 
     def _constant(self, name: str, array: Array, nodes: list[NewNode]) -> str:
@@ -179,12 +155,12 @@ class _Scope:
 
     def mask(self, name: str, nodes: list[NewNode]) -> tuple[str, str]:
         """A tensor with the mask, and its type; ones where the encoder has none."""
-        place = self._place
+        place = self.cut
         if place.mask_kind == "lengths":
             raise UnsupportedError(f"{place.mask} is a number of positions, which the node does not take")
         if place.mask_kind != "none":
             tensor = place.mask if place.mask in self._local else self._seen(place.mask)
-            kind = self._finding.translated.types.get(place.mask)
+            kind = self.finding.translated.types.get(place.mask)
             return self.local(tensor), kind.dtype if kind and kind.dtype else "float32"
         rows = self.local(place.rows)
         ports = (":output:0", ":output:0") if self.function else ("", "")
@@ -203,8 +179,8 @@ class _Scope:
 
     def _seen(self, value: str) -> str:
         """A tensor in reach that shows an input as it is."""
-        dims = ax.settled(self._finding.raised.dims[value])
-        for tensor, view in self._finding.raised.views.items():
+        dims = ax.settled(self.finding.raised.dims[value])
+        for tensor, view in self.finding.raised.views.items():
             if view.value == value and view.factor == 1 and ax.settled(view.dims) == dims and tensor in self._local:
                 return tensor
         raise UnsupportedError(f"the mask {value} cannot be reached in function {self.function or 'main'}")

@@ -16,8 +16,8 @@ from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.formats import write
 from fusebert.formats.onnx import edit as onnx_write
 from fusebert.formats.onnx.edit import files, outline
-from fusebert.formats.tensorflow import edit as tensorflow_write
-from fusebert.formats.tensorflow.edit import copy_rest
+from fusebert.formats.tensorflow import file as tensorflow_file
+from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match.find import Found
 from fusebert.measure.compare import compare, table
 from fusebert.onnxruntime import session
@@ -70,7 +70,7 @@ def _same_kind(path: Path, out: Path, target: str) -> write.Kind:
     """Tells of what is at `out` whether it is what would be written there."""
     if target != "tensorflow":
         return onnx_write.is_model
-    return partial(tensorflow_write.is_model, folder=path.is_dir() and out.suffix != ".pb")
+    return partial(tensorflow_file.is_model, folder=path.is_dir() and out.suffix != ".pb")
 
 
 def plan_replacement(path: Path, target: str, wanted: Wanted, verbose: bool = False) -> Report:

@@ -1,33 +1,30 @@
-"""A TensorFlow model with some tensors made by new nodes, written anew: a SavedModel folder, or a graph file. What is
-not touched stays as it was; variables are linked or copied, not read."""
+"""Edit: the nodes of one Scope, the main graph or a function, are added, turned into aliases, rewired and dropped. The
+messages are changed in place, and what no edit touches stays as it was."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats import write
-from fusebert.formats.files import map_file
-from fusebert.formats.protobuf.wire import Payload, fill
-from fusebert.formats.tensorflow.messages import GRAMMAR, parse, set_attribute
-from fusebert.formats.tensorflow.read import is_saved_model
+from fusebert.formats.protobuf.wire import Payload
+from fusebert.formats.tensorflow.messages import message, set_attribute
+from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.types import NUMBERS
 from fusebert.ops.graph import Array
 
-_WITHOUT_EFFECT = frozenset(("Shape", "StridedSlice", "Pack", "Prod", "GatherV2", "ConcatV2", "Cast", "Reshape"))
+_STAYS = frozenset(  # may be asked for by name
+    ["Placeholder", "PlaceholderWithDefault", "VarHandleOp", "VariableV2", "Variable"]
+)
 
 
 @dataclass(frozen=True)
 class NewNode:
-    """A node to add. Attributes are Type, str, bool, int, float, or a list of floats; an array is a tensor."""
+    """A node to add. Attributes are Type, str, bool, int, float, or a sequence of floats; an array is a tensor."""
 
     operation: str
     name: str
@@ -35,162 +32,37 @@ class NewNode:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Edit:
-    """New nodes in one function ("" is the main graph), and which of their outputs takes the place of which tensor; all
-    names as they are inside that function."""
+class Editor:
+    """Edits of one scope, which keeps describing the graph as it was. Tensors of new nodes go to `payloads`."""
 
-    function: str
-    nodes: tuple[NewNode, ...]
-    instead: Mapping[str, str]
+    def __init__(self, scope: Scope, payloads: list[Payload]) -> None:
+        self.scope, self._payloads = scope, payloads
+        self._aliases: set[str] = set()
 
+    def replace(self, nodes: Sequence[NewNode], instead: Mapping[str, str]) -> None:
+        """Adds nodes whose outputs take the place of tensors, and drops what is dead then."""
+        made = {Edge.of(tensor).node: output for tensor, output in instead.items()}
+        unread = set(self._unread_above(made))
+        for new in nodes:
+            self.add(new)
+        for name, output in made.items():
+            self.alias(name, output)
+        if self.scope.function:
+            self.rewire({name: f"{name}:output:0" for name in made}, {})
+        self.drop(unread)
 
-def rewrite(source: Path, out: Path, edits: Sequence[Edit]) -> None:
-    """Writes `source` to `out`: a folder if the source is a SavedModel and `out` does not end in .pb, else a file."""
-    editing = _Editing(source)
-    for edit in edits:
-        editing.apply(edit)
-    if is_saved_model(source) and out.suffix != ".pb":
-        with write.folder(out) as folder:
-            copy_rest(source, folder)
-            with (folder / "saved_model.pb").open("wb") as file:
-                editing.write(file)
-    else:
-        with write.file(out) as file:
-            editing.write(file)
-
-
-def is_model(path: Path, folder: bool) -> bool:
-    """Whether a path is a SavedModel's folder; or a file, binary or text, with a SavedModel's graphs or a GraphDef."""
-    if folder or path.is_dir():
-        return folder and is_saved_model(path)
-    with suppress(FusebertError):
-        if any(meta.graph_def.node for meta in parse(path, "SavedModel")[0].meta_graphs):
-            return True
-    with suppress(FusebertError):
-        nodes = parse(path, "GraphDef")[0].node
-        return len(nodes) > 0 and all(node.op for node in nodes)
-    return False
-
-
-def copy_rest(source: Path, folder: Path) -> None:
-    """Everything but the graph itself, by links where the file system has them."""
-    for path in sorted(source.rglob("*")):
-        place = folder / path.relative_to(source)
-        if path.is_dir():
-            place.mkdir()
-        elif path.name not in ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb") or path.parent != source:
-            try:
-                os.link(path.resolve(), place)
-            except OSError:
-                shutil.copyfile(path, place)
-
-
-class _Editing:
-    """The message without its weights, and the weights' bytes by number."""
-
-    def __init__(self, source: Path) -> None:
-        saved = is_saved_model(source)
-        self._name = "SavedModel" if saved else "GraphDef"
-        file = source
-        if saved:
-            file = source / "saved_model.pb" if (source / "saved_model.pb").is_file() else source / "saved_model.pbtxt"
-        self._message, ranges = parse(file, self._name)
-        data = map_file(file)
-        self._payloads: list[Payload] = [data[at : at + length] for at, length in ranges]
-        self._graphs = [meta.graph_def for meta in self._message.meta_graphs] if saved else [self._message]
-        self._metas = list(self._message.meta_graphs) if saved else [None]
-
-    def apply(self, edit: Edit) -> None:
-        """Adds nodes, turns those that made the tensors into names for what is made instead, and drops what is dead."""
-        done = False
-        for graph, meta in zip(self._graphs, self._metas, strict=True):
-            if edit.function:
-                for function in graph.library.function:
-                    if function.signature.name == edit.function:
-                        _Scope(function.node_def, function, edit, self._payloads).apply(set())
-                        done = True
-            elif all(_node_of(tensor) in {node.name for node in graph.node} for tensor in edit.instead):
-                _Scope(graph.node, None, edit, self._payloads).apply(_known(meta) if meta is not None else set())
-                done = True
-        if not done:
-            raise FusebertError(f"no graph has function {edit.function or 'main'} with {', '.join(edit.instead)}")
-
-    def write(self, file: BinaryIO) -> None:
-        """Writes the message with its weights."""
-        file.writelines(fill(self._message.SerializeToString(), GRAMMAR, self._name, self._payloads))
-
-
-class _Scope:
-    """The nodes of one function or of a main graph."""
-
-    def __init__(self, nodes: Any, function: Any, edit: Edit, payloads: list[Payload]) -> None:
-        self._nodes, self._function, self._edit, self._payloads = nodes, function, edit, payloads
-
-    def apply(self, named: set[str]) -> None:
-        by_name = {node.name: node for node in self._nodes}
-        outputs = {entry.value.split(":")[0] for entry in self._function.ret} if self._function else named
-        sinks = {node.name for node in self._nodes} - {_node_of(i) for node in self._nodes for i in node.input}
-        if self._function or outputs:  # others were dead before; where none is named, somebody may ask for any
-            sinks = {name for name in sinks if by_name[name].op not in _WITHOUT_EFFECT}
-        before = set(self._ancestors(by_name, [_node_of(tensor) for tensor in self._edit.instead]))
-        inner = before - {_node_of(tensor) for tensor in self._edit.instead}
-        unread = {
-            node.name
-            for node in self._nodes
-            if node.op in _WITHOUT_EFFECT
-            and (self._function or (outputs and inner.intersection(map(_node_of, node.input))))
-        }
-        for tensor, made in self._edit.instead.items():
-            self._rename(by_name[_node_of(tensor)], tensor, made)
-        for new in self._edit.nodes:
-            self._add(new)
-        self._drop((before | unread) - outputs - sinks)
-
-    def _ancestors(self, by_name: dict[str, Any], start: list[str]) -> Iterator[str]:
-        waiting, seen = list(start), set()
-        while waiting:
-            name = waiting.pop()
-            if name in seen or name not in by_name:
-                continue
-            seen.add(name)
-            yield name
-            waiting += [_node_of(i) for i in by_name[name].input]
-
-    def _rename(self, node: Any, tensor: str, made: str) -> None:
-        """The node that made a tensor becomes a name for what is made instead, so that whoever knows it finds it."""
-        shapes = [entry for entry in node.attr if entry.key == "_output_shapes"]
-        kept = [type(entry).FromString(entry.SerializeToString()) for entry in shapes]
-        controls = [name for name in node.input if name.startswith("^")]
-        del node.attr[:], node.input[:]
-        node.op = "Identity"
-        node.input.extend([made, *controls])
-        node.attr.extend(kept)
-        node.attr.add(key="T").value.type = NUMBERS["float32"]
-        if self._function is None:
-            return
-        seen = f"{node.name}:output:0"
-        for other in self._nodes:
-            for i, name in enumerate(other.input):
-                if name == tensor and other is not node:
-                    other.input[i] = seen
-        for entry in self._function.ret:
-            if entry.value == tensor:
-                entry.value = seen
-
-    def _add(self, new: NewNode) -> None:
-        if any(node.name == new.name for node in self._nodes):
-            raise FusebertError(f"a node is called {new.name} already")
-        node = self._nodes.add(name=new.name, op=new.operation)
+    def add(self, new: NewNode) -> None:
+        """Adds a node."""
+        if any(node.name == new.name for node in self.scope.messages):
+            raise FusebertError(f"{self.scope.where} already has a node named {new.name}; rename that node")
+        node = self.scope.messages.add(name=new.name, op=new.operation)
         node.input.extend(new.inputs)
         for key, value in sorted(new.attributes.items()):
-            self._set(node.attr.add(key=key).value, value)
-
-    def _set(self, attribute: Any, value: Any) -> None:
-        if isinstance(value, np.ndarray):
-            self._set_tensor(attribute.tensor, value)
-        else:
-            set_attribute(attribute, value)
+            attribute = node.attr.add(key=key).value
+            if isinstance(value, np.ndarray):
+                self._set_tensor(attribute.tensor, value)
+            else:
+                set_attribute(attribute, value)
 
     def _set_tensor(self, tensor: Any, array: Array) -> None:
         tensor.dtype = NUMBERS[array.dtype.name]
@@ -200,34 +72,125 @@ class _Scope:
         tensor.mapped = len(self._payloads)
         self._payloads.append(np.ascontiguousarray(array).tobytes())
 
-    def _drop(self, candidates: set[str]) -> None:
-        """Takes away those of the candidates that nothing reads any more, not even for the order of things."""
-        uses: dict[str, int] = {}
-        inputs = {node.name: [_node_of(name) for name in node.input] for node in self._nodes}
-        for names in inputs.values():
-            for name in names:
-                uses[name] = uses.get(name, 0) + 1
-        waiting = [name for name in candidates if not uses.get(name)]
-        dead = set()
+    def alias(self, name: str, tensor: str) -> None:
+        """Turns a node into another name for a tensor, so that whoever asks for the node by name gets that."""
+        node = self.scope.nodes[name]
+        kind, shapes = node.attribute("T"), node.attribute("_output_shapes")
+        number = NUMBERS["float32"] if kind is None else kind.type
+        known = None if shapes is None else shapes.SerializeToString()
+        one = node.message
+        del one.attr[:], one.input[:]
+        one.op = "Identity"
+        one.input.extend([tensor, *(f"^{control}" for control in node.controls)])
+        one.attr.add(key="T").value.type = number
+        if known is not None:
+            one.attr.add(key="_output_shapes").value.ParseFromString(known)
+        self._aliases.add(name)
+
+    def rewire(self, outputs: Mapping[str, str], nodes: Mapping[str, str]) -> None:
+        """Lets all that read the first output of a node, or wait for a node, read a tensor, or wait for another."""
+        for node in self.scope.messages:
+            new = [self._rewired(text, outputs, nodes) for text in node.input]
+            controls = dict.fromkeys(text for text in new if text.startswith("^") and text != f"^{node.name}")
+            new = [*(text for text in new if not text.startswith("^")), *controls]
+            if new != list(node.input):
+                del node.input[:]
+                node.input.extend(new)
+        if self.scope.definition is not None:
+            for entry in self.scope.definition.ret:
+                entry.value = self._rewired(entry.value, outputs, nodes)
+            for entry in self.scope.definition.control_ret:
+                entry.value = nodes.get(entry.value, entry.value)
+
+    def _rewired(self, text: str, outputs: Mapping[str, str], nodes: Mapping[str, str]) -> str:
+        if text.startswith("^"):
+            return f"^{nodes.get(text[1:], text[1:])}"
+        edge = Edge.of(text)
+        first = edge.node in outputs and edge.number(self.scope.nodes[edge.node].op) == 0
+        return outputs[edge.node] if first else text
+
+    def drop(self, gone: Collection[str]) -> set[str]:
+        """Removes nodes, and those that served only them or what is an alias now; gives the latter."""
+        dead = self._dead(set(gone))
+        removed = dead.union(gone)
+        messages = self.scope.messages
+        for i in reversed(range(len(messages))):
+            if messages[i].name in removed:
+                del messages[i]
+        self._forget(removed)
+        return dead
+
+    def _dead(self, gone: set[str]) -> set[str]:
+        reads = {node.name: [_node_of(text) for text in node.input] for node in self.scope.messages}
+        uses = Counter(name for reader, names in reads.items() if reader not in gone for name in names)
+        old = [self.scope.nodes[name] for name in gone | self._aliases]
+        waiting = [name for node in old for name in (*(edge.node for edge in node.inputs), *node.controls)]
+        dead: set[str] = set()
         while waiting:
             name = waiting.pop()
+            node = self.scope.nodes.get(name)
+            if node is None or name in gone or name in dead or name in self._aliases or uses[name] > 0:
+                continue
+            if name in self.scope.kept or node.op in _STAYS:
+                continue
             dead.add(name)
-            for read in inputs[name]:
-                uses[read] -= 1
-                if not uses[read] and read in candidates and read not in dead:
-                    waiting.append(read)
-        for i in reversed(range(len(self._nodes))):
-            if self._nodes[i].name in dead:
-                del self._nodes[i]
+            uses.subtract(reads[name])
+            waiting += reads[name]
+        return dead
+
+    def _forget(self, removed: set[str]) -> None:
+        """Removes requests to be placed beside a node that was removed."""
+        places = {b"loc:@" + name.encode() for name in removed}
+        for node in self.scope.messages:
+            for i, entry in enumerate(node.attr):
+                if entry.key == "_class" and not places.isdisjoint(entry.value.list.s):
+                    kept = [one for one in entry.value.list.s if one not in places]
+                    del entry.value.list.s[:]
+                    entry.value.list.s.extend(kept)
+                    if not kept:
+                        del node.attr[i]
+                    break
+
+    def _unread_above(self, names: Iterable[str]) -> Iterator[str]:
+        """Shape arithmetic that nobody reads, on what these nodes are computed from."""
+        above: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            node = self.scope.nodes.get(waiting.pop())
+            if node is not None and node.name not in above:
+                above.add(node.name)
+                waiting += [*(edge.node for edge in node.inputs), *node.controls]
+        for name in above.difference(names):
+            for reader, _ in self.scope.readers.get(name, ()):
+                if reader.name not in above:
+                    yield from self.scope.unread_from(reader) or ()
 
 
-def _known(meta: Any) -> set[str]:
-    """The nodes of a main graph that signatures and collections name."""
-    infos = [info for s in meta.signature_def for info in (*s.value.inputs, *s.value.outputs)]
-    collections = b"".join(collection.SerializeToString() for collection in meta.collection_def)
-    named = {node.name for node in meta.graph_def.node if collections and node.name.encode() in collections}
-    return named | {_node_of(info.value.name) for info in infos}
+def prune_functions(meta: Any) -> int:
+    """Removes the functions of a meta graph whose names appear nowhere else; gives their number."""
+    library = meta.graph_def.library
+    around = [node.SerializeToString() for node in meta.graph_def.node]
+    if meta.object_graph_def is not None:
+        around.append(meta.object_graph_def.SerializeToString())
+    around += [collection.SerializeToString() for collection in meta.collection_def]
+    bodies = {one.signature.name: b"\0".join(n.SerializeToString() for n in one.node_def) for one in library.function}
+    rest = message("Library")
+    rest.CopyFrom(library)
+    del rest.function[:]
+    around.append(rest.SerializeToString())  # gradients
+    live: set[str] = set()
+    waiting = [b"\0".join(around)]
+    while waiting:
+        blob = waiting.pop()
+        for name in bodies.keys() - live:
+            if name.encode() in blob:
+                live.add(name)
+                waiting.append(bodies[name])
+    dead = [i for i, one in enumerate(library.function) if one.signature.name not in live]
+    for i in reversed(dead):
+        del library.function[i]
+    return len(dead)
 
 
-def _node_of(tensor: str) -> str:
-    return tensor.removeprefix("^").split(":")[0]
+def _node_of(text: str) -> str:
+    return Edge.of(text.removeprefix("^")).node

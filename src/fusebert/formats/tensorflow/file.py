@@ -3,7 +3,10 @@ alone, or a frozen graph; binary or text. Large weights stay in the file and are
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,22 +17,21 @@ from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.protobuf.wire import Payload, fill
-from fusebert.formats.tensorflow.edit import copy_rest, is_model
 from fusebert.formats.tensorflow.messages import GRAMMAR, message, parse
 from fusebert.formats.tensorflow.read import is_saved_model
+from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope, suggest
 from fusebert.formats.write import Kind
-from fusebert.recipes.scope import Scope, function_scope, main_scope, near
 
 
 @dataclass(frozen=True)
-class Graphs:
+class TensorFlowFile:
     """A model's message, the file it is in, and the bytes of its weights by number. `folder` is set for a SavedModel
     that is there with its variables."""
 
     file: Path
     kind: str  # "SavedModel" or "GraphDef"
     message: Any
-    payloads: Sequence[Payload]
+    payloads: list[Payload]
     folder: Path | None
 
     @property
@@ -60,7 +62,7 @@ class Graphs:
             if one.signature.name == function:
                 return function_scope(one)
         names = [one.signature.name for one in meta.graph_def.library.function]
-        raise FusebertError(f"{self.file} has no function {function!r}{near(function, names)}")
+        raise FusebertError(f"{self.file} has no function {function!r}{suggest(function, names)}")
 
     def whole(self, node: Any) -> Any:
         """A copy of a NodeDef with its weights in it."""
@@ -112,13 +114,13 @@ class _Bare:
     object_graph_def: None = None
 
 
-def open_graphs(path: str | Path) -> Graphs:
+def open_file(path: str | Path) -> TensorFlowFile:
     """The model at a path, told by content."""
     path = Path(path)
     folder = None
     if path.is_dir():
         if not is_saved_model(path):
-            raise FusebertError(f"{path} is a folder without saved_model.pb")
+            raise FusebertError(f"{path} is a folder without saved_model.pb; give a SavedModel folder or a graph file")
         folder, kind = path, "SavedModel"
         path = path / "saved_model.pb" if (path / "saved_model.pb").is_file() else path / "saved_model.pbtxt"
     elif path.is_file():
@@ -129,10 +131,10 @@ def open_graphs(path: str | Path) -> Graphs:
         raise FusebertError(f"{path} is neither a SavedModel folder nor a file")
     parsed, ranges = parse(path, kind)
     data = map_file(path)
-    graphs = Graphs(path, kind, parsed, [data[at : at + length] for at, length in ranges], folder)
-    if not any(meta.graph_def.node or meta.graph_def.library.function for meta in graphs.metas):
-        raise FusebertError(f"{path}: there is no node in it")
-    return graphs
+    made = TensorFlowFile(path, kind, parsed, [data[at : at + length] for at, length in ranges], folder)
+    if not any(meta.graph_def.node or meta.graph_def.library.function for meta in made.metas):
+        raise FusebertError(f"{path} has no nodes; give a model with a graph")
+    return made
 
 
 def _kind(path: Path) -> str:
@@ -144,3 +146,29 @@ def _kind(path: Path) -> str:
     if onnx.looks_like(data):
         raise FusebertError(f"{path} is an ONNX model; these tools are for TensorFlow")
     return "GraphDef"
+
+
+def is_model(path: Path, folder: bool) -> bool:
+    """Whether a path is a SavedModel's folder; or a file, binary or text, with a SavedModel's graphs or a GraphDef."""
+    if folder or path.is_dir():
+        return folder and is_saved_model(path)
+    with suppress(FusebertError):
+        if any(meta.graph_def.node for meta in parse(path, "SavedModel")[0].meta_graphs):
+            return True
+    with suppress(FusebertError):
+        nodes = parse(path, "GraphDef")[0].node
+        return len(nodes) > 0 and all(node.op for node in nodes)
+    return False
+
+
+def copy_rest(source: Path, folder: Path) -> None:
+    """Everything but the graph itself, by links where the file system has them."""
+    for path in sorted(source.rglob("*")):
+        place = folder / path.relative_to(source)
+        if path.is_dir():
+            place.mkdir()
+        elif path.name not in ("saved_model.pb", "saved_model.pbtxt", "fingerprint.pb") or path.parent != source:
+            try:
+                os.link(path.resolve(), place)
+            except OSError:
+                shutil.copyfile(path, place)

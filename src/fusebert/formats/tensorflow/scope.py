@@ -1,5 +1,5 @@
-"""Scope: the nodes of one main graph, function or pattern, indexed by name: who reads what, by which port, and what may
-not go because somebody outside knows it."""
+"""Scope: the nodes of one main graph, function or pattern, indexed by name: which node reads which output of which
+other, and which nodes must stay because something outside names them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats.tensorflow.bert_op import OUTPUTS
 
 # Operations with several named outputs: where each begins. All others have one, which may be a list.
 _OUTPUTS: dict[str, tuple[str, ...]] = {
+    **OUTPUTS,
     "TopKV2": ("values", "indices"), "Unique": ("y", "idx"), "UniqueV2": ("y", "idx"),
     "UniqueWithCounts": ("y", "idx", "count"), "Switch": ("output_false", "output_true"),
     "Merge": ("output", "value_index"), "RefSwitch": ("output_false", "output_true"),
-    "BertHiddenStates": ("encoded", "hidden_states"), "SparseReshape": ("output_indices", "output_shape"),
+    "SparseReshape": ("output_indices", "output_shape"),
     "FusedBatchNormV3": ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3"),
 }  # fmt: skip
+_SHAPES = frozenset((  # compute shapes, or lay out what is there: of no use where nobody reads them
+    "Shape", "ShapeN", "Size", "Rank", "StridedSlice", "Slice", "Pack", "Unpack", "Prod", "GatherV2", "ConcatV2",
+    "Cast", "Reshape", "Squeeze", "ExpandDims", "Const", "Mul", "Add", "AddV2", "Sub", "Range",
+))  # fmt: skip
+_LONGEST_CHAIN = 1000  # nodes of shape arithmetic that one tensor leads to
 
 
 @dataclass(frozen=True)
@@ -97,14 +104,31 @@ class Scope:
         """For people."""
         return self.function or "main graph"
 
+    def unread_from(self, node: Node) -> set[str] | None:
+        """The shape arithmetic that begins with a node and that nobody reads; None if it is read or has an effect. In a
+        main graph without signatures anybody may ask for a result by its name, but hardly for a shape."""
+        if not self.returns and node.op not in ("Shape", "ShapeN", "Size", "Rank"):
+            return None
+        found: set[str] = set()
+        waiting = [node]
+        while waiting:
+            one = waiting.pop()
+            known = one.name in self.kept or self.waiting.get(one.name)
+            if one.op not in _SHAPES or known or len(found) > _LONGEST_CHAIN:
+                return None
+            found.add(one.name)
+            waiting += [reader for reader, _ in self.readers.get(one.name, ()) if reader.name not in found]
+        return found
+
     def check_name(self, name: str, what: str) -> None:
-        """Refuses a name that no node has, with those that are like it."""
+        """Raises for a name that no node has, and suggests similar ones."""
         if name not in self.nodes and name not in self.arguments:
-            raise FusebertError(f"{what} {name!r} is not in {self.where}{near(name, [*self.nodes, *self.arguments])}")
+            similar = suggest(name, [*self.nodes, *self.arguments])
+            raise FusebertError(f"{what} {name!r} is not in {self.where}{similar}")
 
 
-def near(name: str, names: Iterable[str]) -> str:
-    """Names that are like one that is not there, as the end of a sentence."""
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Names that are similar to one that is missing, as the end of a sentence."""
     names = list(names)
     last = name.rpartition("/")[2]
     found = difflib.get_close_matches(name, names, 3, 0.7) if len(names) < 20_000 else []
