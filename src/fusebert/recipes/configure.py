@@ -4,7 +4,6 @@ are checked; nothing is run, and no other file is written."""
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,6 @@ from fusebert.formats.tensorflow.messages import set_attribute
 from fusebert.match.inline import inline
 from fusebert.ops.graph import Graph, Node
 from fusebert.report import Report, Table
-from fusebert.source import read
 
 # What the graph decides: there is one right value, so a reset keeps it.
 _OF_THE_GRAPH = ("MaskT", "NumWeights", "NumHiddenStates", "_output_shapes")
@@ -195,16 +193,9 @@ def _check_shapes(graphs: TensorFlowFile, nodes: list[tuple[str, Any]], checked:
 
 
 def _flat(graphs: TensorFlowFile) -> Graph | None:
-    """The graph without functions, whose weights have shapes."""
+    """The graph without functions, whose weights have shapes; None where it cannot be made."""
     try:
-        if graphs.kind == "GraphDef" or graphs.file.name == "saved_model.pb":
-            return inline(read(graphs.file if graphs.kind == "GraphDef" else graphs.file.parent))
-        with tempfile.TemporaryDirectory() as made:  # a saved_model.pb of another name, beside its variables
-            folder = Path(made)
-            (folder / f"saved_model{graphs.file.suffix}").symlink_to(graphs.file.resolve())
-            if graphs.folder is not None:
-                (folder / "variables").symlink_to((graphs.folder / "variables").resolve())
-            return inline(read(folder))
+        return inline(graphs.serving_graph())
     except FusebertError:
         return None
 

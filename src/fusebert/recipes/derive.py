@@ -24,7 +24,6 @@ from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
-from fusebert.source import read
 
 NAME = "fused_bert"
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
@@ -61,7 +60,7 @@ def derive(pattern: Pattern, model: str | Path, function: str | None = None, met
     places = [place for scope in scopes for place in locator.find(scope, protect=False)]
     if not places:
         raise FusebertError(f"{model}: the pattern is not in it; nearest was {locator.nearest() or 'nothing'}")
-    graph = _read(model, graphs.kind, meta)
+    graph = graphs.graph(meta)
     finding = find(graph)
     if not finding.encoders:
         raise UnsupportedError(f"{model}: no encoder was found: {'; '.join(map(str, finding.misses))}")
@@ -75,12 +74,6 @@ def derive(pattern: Pattern, model: str | Path, function: str | None = None, met
                     reasons.append(str(error))
     where = ", ".join(found.function or "main graph" for found in finding.encoders)
     raise UnsupportedError(f"{model}: {reasons[0] if reasons else f'the encoder that was found is in {where}'}")
-
-
-def _read(model: str | Path, kind: str, meta: Any) -> Graph:
-    tags = list(meta.meta_info_def.tags) if kind == "SavedModel" else None
-    path = Path(model)
-    return read(path.parent if kind == "SavedModel" and path.is_file() else path, tags)
 
 
 class _Derivation:

@@ -23,7 +23,6 @@ from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
-from fusebert.source import read
 from fusebert.values.blocks import Encoder
 
 _LOWEST = float(np.finfo(np.float32).min)
@@ -32,7 +31,8 @@ _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are hand
 
 def rewrite_tensorflow(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     """Writes `source` to `out` with a `Bert` node for every encoder."""
-    graph = read(source)
+    file = open_file(source)
+    graph = file.serving_graph()
     finding, cuts = find_places(source, graph)
     chosen = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
     settled = replace(wanted, ranges=settle_ranges(finding, wanted.ranges))
@@ -42,7 +42,6 @@ def rewrite_tensorflow(source: Path, out: Path, wanted: Wanted) -> Rewritten:
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
         edit = edits.setdefault(place.found.function, _Edit(place.found.function))
         _add_bert(edit, _Place(graph, finding, place), f"fused_bert_{number}", rows, settled)
-    file = open_file(source)
     for edit in edits.values():
         edit.apply(file)
     file.write(out)

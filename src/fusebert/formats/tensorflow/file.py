@@ -18,9 +18,17 @@ from fusebert.formats.files import map_file
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.formats.tensorflow.messages import GRAMMAR, message, parse
-from fusebert.formats.tensorflow.read import is_saved_model
+from fusebert.formats.tensorflow.read import (
+    chosen_meta,
+    frozen_graph,
+    is_saved_model,
+    saved_model_file,
+    saved_model_graph,
+)
 from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope, suggest
+from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.write import Kind
+from fusebert.ops.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class TensorFlowFile:
     file: Path
     kind: str  # "SavedModel" or "GraphDef"
     message: Any
+    tensors: Tensors
     payloads: list[Payload]
     folder: Path | None
 
@@ -47,6 +56,16 @@ class TensorFlowFile:
         if not 0 <= number < len(metas):
             raise FusebertError(f"{self.file} has {len(metas)} meta graphs, so none of number {number}")
         return metas[number]
+
+    def graph(self, meta: Any) -> Graph:
+        """The Graph of a meta graph, made from the message that is there."""
+        if self.kind == "SavedModel":
+            return saved_model_graph(self.message, meta, self.tensors, self.folder)
+        return frozen_graph(self.message, self.tensors)
+
+    def serving_graph(self) -> Graph:
+        """The Graph of the meta graph that is for serving, or of the first one."""
+        return self.graph(chosen_meta(self.message.meta_graphs, None, self.file) if self.kind == "SavedModel" else None)
 
     def scopes(self, meta: Any) -> Iterator[Scope]:
         """The main graph, then every function of the library."""
@@ -122,7 +141,7 @@ def open_file(path: str | Path) -> TensorFlowFile:
         if not is_saved_model(path):
             raise FusebertError(f"{path} is a folder without saved_model.pb; give a SavedModel folder or a graph file")
         folder, kind = path, "SavedModel"
-        path = path / "saved_model.pb" if (path / "saved_model.pb").is_file() else path / "saved_model.pbtxt"
+        path = saved_model_file(path)
     elif path.is_file():
         kind = _kind(path)
         if kind == "SavedModel" and (path.parent / "variables").is_dir():
@@ -131,7 +150,8 @@ def open_file(path: str | Path) -> TensorFlowFile:
         raise FusebertError(f"{path} is neither a SavedModel folder nor a file")
     parsed, ranges = parse(path, kind)
     data = map_file(path)
-    made = TensorFlowFile(path, kind, parsed, [data[at : at + length] for at, length in ranges], folder)
+    tensors = Tensors(str(path), data, ranges)
+    made = TensorFlowFile(path, kind, parsed, tensors, [data[at : at + length] for at, length in ranges], folder)
     if not any(meta.graph_def.node or meta.graph_def.library.function for meta in made.metas):
         raise FusebertError(f"{path} has no nodes; give a model with a graph")
     return made

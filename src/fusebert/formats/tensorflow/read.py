@@ -42,10 +42,20 @@ def looks_like(data: memoryview) -> bool:
 
 def read_saved_model(folder: Path, tags: Sequence[str] | None = None) -> Graph:
     """The Graph in a SavedModel folder: the meta graph with these tags; else the one for serving, or the first."""
-    path = folder / "saved_model.pb"
-    path = path if path.is_file() else folder / "saved_model.pbtxt"
-    model, reader = _parse(path, "SavedModel")
-    meta = _chosen(model.meta_graphs, tags, path)
+    path = saved_model_file(folder)
+    model, ranges = parse(path, "SavedModel")
+    tensors = Tensors(str(path), map_file(path), ranges)
+    return saved_model_graph(model, chosen_meta(model.meta_graphs, tags, path), tensors, folder)
+
+
+def saved_model_file(folder: Path) -> Path:
+    """The file with the graphs of a SavedModel folder."""
+    binary = folder / "saved_model.pb"
+    return binary if binary.is_file() else folder / "saved_model.pbtxt"
+
+
+def saved_model_graph(model: Any, meta: Any, tensors: Tensors, folder: Path | None) -> Graph:
+    """The Graph in a meta graph of a SavedModel message; its variables are in `folder`, if there is one."""
     signatures = {entry.key: entry.value for entry in meta.signature_def}
     called = {key: signature for key, signature in signatures.items() if not key.startswith("__")}
     named = _named(called)
@@ -57,13 +67,14 @@ def read_saved_model(folder: Path, tags: Sequence[str] | None = None) -> Graph:
         "names": {tensor: name for side in named for tensor, (name, _) in sorted(side.items())},
         "served": _served(called),
     }
-    graph = reader.graph(meta.graph_def, named, facts)
-    prefix = folder / "variables" / "variables"
-    bundle = Bundle(prefix) if prefix.with_name("variables.index").is_file() else None
-    return bind(graph, meta, bundle, path)
+    graph = _Reader(tensors).graph(meta.graph_def, named, facts)
+    prefix = (folder or Path()) / "variables" / "variables"
+    stored = folder is not None and prefix.with_name("variables.index").is_file()
+    return bind(graph, meta, Bundle(prefix) if stored else None, Path(tensors.path))
 
 
-def _chosen(metas: Sequence[Any], tags: Sequence[str] | None, path: Path) -> Any:
+def chosen_meta(metas: Sequence[Any], tags: Sequence[str] | None, path: Path) -> Any:
+    """The meta graph with these tags; without tags the one for serving, or the first."""
     if not metas:
         raise FusebertError(f"{path}: there is no graph in it")
     if tags is None:
@@ -77,16 +88,16 @@ def _chosen(metas: Sequence[Any], tags: Sequence[str] | None, path: Path) -> Any
 
 def read_graph(path: Path) -> Graph:
     """The Graph in a frozen GraphDef, binary or text."""
-    graph, reader = _parse(path, "GraphDef")
+    graph, ranges = parse(path, "GraphDef")
+    return frozen_graph(graph, Tensors(str(path), map_file(path), ranges))
+
+
+def frozen_graph(graph: Any, tensors: Tensors) -> Graph:
+    """The Graph in a GraphDef message."""
     if not graph.node:
-        raise FusebertError(f"{path}: there is no node in it")
+        raise FusebertError(f"{tensors.path} has no nodes; give a model with a graph")
     facts = {"format": "tensorflow GraphDef", "producer": f"version {graph.versions.producer}"}
-    return reader.graph(graph, ({}, {}), facts)
-
-
-def _parse(path: Path, name: str) -> tuple[Any, _Reader]:
-    message, ranges = parse(path, name)
-    return message, _Reader(Tensors(str(path), map_file(path), ranges))
+    return _Reader(tensors).graph(graph, ({}, {}), facts)
 
 
 class _Reader:
