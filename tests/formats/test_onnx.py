@@ -56,7 +56,7 @@ def assert_same(graph: Graph, model: onnx.ModelProto) -> None:
         (n.name, tuple(n.input), tuple(n.output)) for n in nodes
     ]
     for ours, theirs in zip(graph.nodes, nodes, strict=True):
-        assert ours.word == (f"{theirs.domain}.{theirs.op_type}" if theirs.domain else theirs.op_type)
+        assert ours.op == (f"{theirs.domain}.{theirs.op_type}" if theirs.domain else theirs.op_type)
         for attribute in theirs.attribute:
             value = helper.get_attribute_value(attribute)
             if isinstance(value, (int, float)):
@@ -135,10 +135,10 @@ def test_constants_subgraphs_and_functions(tmp_path):
     graph = fusebert.read(save(model, tmp_path))
     assert graph.weights["c"].read() == 2
     assert graph.weights["k"].read().tolist() == [1, 2]
-    branch = next(n for n in graph.nodes if n.word == "If").attributes["then_branch"]
+    branch = next(n for n in graph.nodes if n.op == "If").attributes["then_branch"]
     assert branch.nodes[0].inputs == ("y",)
-    assert graph.functions["own.Twice"].nodes[0].word == "Add"
-    assert any(n.word == "own.Twice" for n in graph.nodes)
+    assert graph.functions["own.Twice"].nodes[0].op == "Add"
+    assert any(n.op == "own.Twice" for n in graph.nodes)
 
 
 def test_external_data_comes_from_the_models_folder_only(tmp_path):

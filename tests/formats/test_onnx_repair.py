@@ -100,4 +100,4 @@ def test_what_could_mean_two_things_stays(tmp_path):
     onnx.save(model, tmp_path / "model.onnx")
     graph = fusebert.read(tmp_path / "model.onnx")
     assert "repairs" not in graph.facts
-    assert [node.word for node in graph.nodes] == ["Concat", "Slice"]
+    assert [node.op for node in graph.nodes] == ["Concat", "Slice"]

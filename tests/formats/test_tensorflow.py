@@ -108,12 +108,12 @@ with v1.Graph().as_default(), v1.Session() as session:  # partitioned variables,
 
 
 def words(graph):
-    return [node.word for node in graph.nodes]
+    return [node.op for node in graph.nodes]
 
 
 def test_a_tensorflow_2_saved_model_with_its_functions_and_variables(made):
     graph, want = fusebert.read(made / "saved2"), np.load(made / "two.npz")
-    handles = {n.attributes["shared_name"]: n.outputs[0] for n in graph.nodes if n.word == "VarHandleOp"}
+    handles = {n.attributes["shared_name"]: n.outputs[0] for n in graph.nodes if n.op == "VarHandleOp"}
     assert np.array_equal(graph.weights[handles["dense/kernel"]].read(), want["kernel"])
     assert np.array_equal(graph.weights[handles["dense/bias"]].read(), want["bias"])
     assert graph.weights[handles["steps"]].read() == 7
@@ -121,14 +121,14 @@ def test_a_tensorflow_2_saved_model_with_its_functions_and_variables(made):
     assert graph.types["serving_default_x:0"].shape == (None, 40)
     bodies = [f for f in graph.functions.values() if "MatMul" in words(f)]
     assert bodies
-    product = next(n for n in bodies[0].nodes if n.word == "MatMul")
+    product = next(n for n in bodies[0].nodes if n.op == "MatMul")
     assert not product.attributes.get("transpose_b", False)
     assert product.outputs == (f"{product.name}:product:0",)
     calls = {
         n.attributes["f"]
         for g in (graph, *graph.functions.values())
         for n in g.nodes
-        if n.word.endswith("PartitionedCall")
+        if n.op.endswith("PartitionedCall")
     }
     assert calls <= graph.functions.keys()
     assert graph.facts["signatures"]
@@ -310,7 +310,7 @@ def test_objects_in_a_circle_and_unknown_ids_are_no_trouble(made, tmp_path):
 def test_real_models_have_a_weight_for_every_variable_that_is_read(name):
     graph = fusebert.read(zoo.get(name).make())
     needed = {t for n in graph.nodes if graph.facts["names"].keys() & {*n.outputs} for t in n.inputs}
-    handles = {t for n in graph.nodes if n.word in ("VarHandleOp", "VariableV2") for t in n.outputs}
+    handles = {t for n in graph.nodes if n.op in ("VarHandleOp", "VariableV2") for t in n.outputs}
     assert graph.weights.keys() >= needed & handles
     assert len({id(w) for w in graph.weights.values()}) > 50
     for node in graph.nodes:

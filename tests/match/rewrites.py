@@ -114,7 +114,7 @@ def shuffled(graph: Graph, tensorflow: bool, values: Values, random: np.random.G
 def swapped(graph: Graph, tensorflow: bool, values: Values, random: np.random.Generator) -> Graph:
     """Inputs of commutative nodes the other way round; the older operation Max of TensorFlow is a reduction."""
     words = _COMMUTE - {"Max", "Min", "Sum"} if tensorflow else _COMMUTE
-    nodes = [replace(n, inputs=n.inputs[::-1]) if n.word in words and len(n.inputs) > 1 else n for n in graph.nodes]
+    nodes = [replace(n, inputs=n.inputs[::-1]) if n.op in words and len(n.inputs) > 1 else n for n in graph.nodes]
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -158,11 +158,11 @@ def _detoured(
     def rewrite(graph: Graph, tensorflow: bool, values: Values, random: np.random.Generator) -> Graph:
         weights, nodes, names = dict(graph.weights), [], _fresh(graph, tensorflow)
         known = {**values, **{n: w.read() for n, w in graph.weights.items() if w.dtype != "string"}}
-        handles = {n for node in graph.nodes if node.word in ("VarHandleOp", "VariableV2") for n in node.outputs}
+        handles = {n for node in graph.nodes if node.op in ("VarHandleOp", "VariableV2") for n in node.outputs}
         for node in graph.nodes:
             inputs = []
             for name in node.inputs:
-                usable = name and name in known and name not in handles and "Variable" not in node.word
+                usable = name and name in known and name not in handles and "Variable" not in node.op
                 if usable and "resource" not in name and random.random() < share:
                     way = detour(name, known[name], names, weights, tensorflow, random)
                     if way:
@@ -231,7 +231,7 @@ def products_apart(graph: Graph, tensorflow: bool, values: Values, random: np.ra
     nodes, names = [], _fresh(graph, tensorflow)
     for node in graph.nodes:
         plain = node.attributes.get("alpha", 1) == node.attributes.get("beta", 1) == 1
-        if node.word != "Gemm" or not plain or node.attributes.get("transA"):
+        if node.op != "Gemm" or not plain or node.attributes.get("transA"):
             nodes.append(node)
             continue
         a, b = node.inputs[:2]
@@ -256,8 +256,8 @@ def products_together(graph: Graph, tensorflow: bool, values: Values, random: np
     weights, names, instead, gone = dict(graph.weights), _fresh(graph, tensorflow), {}, set()
     for node in graph.nodes:
         after = readers.get(node.outputs[0], [])
-        matrix = graph.weights.get(node.inputs[1]) if node.word == "MatMul" else None
-        if matrix is None or len(matrix.shape) != 2 or len(after) != 1 or after[0].word != "Add":
+        matrix = graph.weights.get(node.inputs[1]) if node.op == "MatMul" else None
+        if matrix is None or len(matrix.shape) != 2 or len(after) != 1 or after[0].op != "Add":
             continue
         bias = next((n for n in after[0].inputs if n in graph.weights and len(graph.weights[n].shape) == 1), None)
         if bias is None or tensorflow or node.outputs[0] in graph.outputs:

@@ -112,7 +112,7 @@ def test_inner_graphs_in_inner_graphs():
 def test_words_of_ours_mean_nothing_in_a_file():
     """A custom operation that is called `layer_norm` or `softmax` is not ours."""
     graph = sound("onnx-bert-14-eager")
-    nodes = tuple(replace(node, word="softmax") if node.word == "Softmax" else node for node in graph.nodes)
+    nodes = tuple(replace(node, op="softmax") if node.op == "Softmax" else node for node in graph.nodes)
     assert not fusebert.find(replace(graph, nodes=nodes)).encoders
 
 
@@ -262,7 +262,7 @@ def mutated(graph: Graph, random: Random) -> Graph:
     """The graph with some nodes wrong: other inputs, outputs, words, attributes; other weights and types."""
     nodes, weights, types = list(graph.nodes), dict(graph.weights), dict(graph.types)
     tensors = [*graph.inputs, *graph.weights, *(t for node in nodes for t in node.outputs), "", "nowhere"]
-    words = sorted({node.word for node in nodes})
+    words = sorted({node.op for node in nodes})
     for _ in range(random.randint(1, 4)):
         at = random.randrange(len(nodes))
         node, kind = nodes[at], random.choice(("input", "output", "word", "attribute", "drop", "weight", "type"))
@@ -274,7 +274,7 @@ def mutated(graph: Graph, random: Random) -> Graph:
         elif kind == "output":
             nodes[at] = replace(node, outputs=(*node.outputs[:-1], random.choice(tensors)))
         elif kind == "word":
-            nodes[at] = replace(node, word=random.choice(words))
+            nodes[at] = replace(node, op=random.choice(words))
         elif kind == "attribute":
             key = random.choice([*node.attributes, "axis", "perm", "to", "keepdims", "equation", "epsilon"])
             nodes[at] = replace(node, attributes={**node.attributes, key: random.choice(_WRONG)})

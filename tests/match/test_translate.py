@@ -199,7 +199,7 @@ def assert_same(folder, operation, opset, inputs, attributes, domain=""):
     feeds = {f"input_{i}": np.asarray(array) for i, array in enumerate(inputs) if array is not None}
     want = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"]).run(None, feeds)
     translated = translate(fusebert.read(path))
-    assert {node.word for node in translated.nodes} <= MEANING.keys()
+    assert {node.op for node in translated.nodes} <= MEANING.keys()
     got = evaluate(translated, feeds)
     for name, array in zip(translated.outputs, want, strict=True):
         assert got[name].dtype == array.dtype
@@ -310,7 +310,7 @@ tf.io.write_graph(frozen.graph.as_graph_def(), folder, "frozen.pb", as_text=Fals
 def test_tensorflow_operations_mean_what_tensorflow_computes(made):
     graph, want = fusebert.read(made / "saved"), np.load(made / "want.npz")
     translated = translate(graph)
-    assert {node.word for node in translated.nodes} <= MEANING.keys()
+    assert {node.op for node in translated.nodes} <= MEANING.keys()
     feeds = {"serving_default_x:0": want["x"], "serving_default_ids:0": want["ids"]}
     got = evaluate(translated, feeds)
     answers = [want[name] for name in sorted(want.files) if name.startswith("y ")]  # signatures sort their outputs
@@ -326,7 +326,7 @@ def test_a_frozen_graph_and_calls_inlined_under_their_names(made):
     got = evaluate(translated, {"x:0": want["x"], "ids:0": want["ids"]})
     assert any(np.array_equal(value, want["y cumsum"]) for value in got.values())
     saved = translate(fusebert.read(made / "saved"))
-    inner = [node for node in saved.nodes if node.word == "relu" and "inner" in node.function]
+    inner = [node for node in saved.nodes if node.op == "relu" and "inner" in node.function]
     assert len(inner) == 2
     assert len({node.outputs for node in inner}) == 2
     assert all(node.name == "Relu" and node.outputs[0].count("/") >= 3 for node in inner)
@@ -338,7 +338,7 @@ def test_every_model_of_the_zoo_means_the_same_in_primitive_words(name):
     graph = fusebert.read(entry.make())
     translated = translate(replace(graph, outputs=tuple(entry.output_tensors.values())))
     assert_sorted(translated)
-    words = {node.word for node in translated.nodes}
+    words = {node.op for node in translated.nodes}
     unknown = words - MEANING.keys()
     assert not unknown or entry.refused
     truth = zoo.get(entry.source) if "matmul_integer" in words else entry  # without VNNI, ONNX Runtime's sums overflow
@@ -368,7 +368,7 @@ def graph_of(*nodes: Node, functions=None, form="onnx", weights=None, outputs=("
 def test_only_what_the_outputs_need_is_kept_and_it_is_sorted():
     nodes = [Node("Relu", ("a",), ("y",)), Node("Neg", ("x",), ("a",)), Node("Exp", ("x",), ("unread",))]
     translated = translate(graph_of(*nodes, weights={"w": Weight.of(X)}))
-    assert [node.word for node in translated.nodes] == ["neg", "relu"]
+    assert [node.op for node in translated.nodes] == ["neg", "relu"]
     assert translated.weights == {}
 
 
@@ -398,15 +398,15 @@ def test_a_malformed_node_does_no_harm(node):
 def test_an_output_that_no_rule_makes_keeps_the_node():
     nodes = [Node("Dropout", ("x",), ("y", "mask"), {}, "drop"), Node("Cast", ("mask",), ("z",), {"to": 1})]
     translated = translate(graph_of(*nodes, outputs=("y", "z")))
-    assert [node.word for node in translated.nodes] == ["identity", "Dropout", "cast"]
+    assert [node.op for node in translated.nodes] == ["identity", "Dropout", "cast"]
     assert translated.nodes[1].outputs == ("", "mask")
-    assert [node.word for node in translate(graph_of(*nodes)).nodes] == ["identity"]
+    assert [node.op for node in translate(graph_of(*nodes)).nodes] == ["identity"]
 
 
 def test_a_fused_operation_gives_all_its_outputs():
     node = Node("com.microsoft.SkipLayerNormalization", ("x", "x", "g", "b"), ("y", "", "", "sum"), {"epsilon": 1e-5})
     translated = translate(graph_of(node, outputs=("y", "sum")))
-    assert [n.word for n in translated.nodes] == ["add", "layer_norm"]
+    assert [n.op for n in translated.nodes] == ["add", "layer_norm"]
     assert translated.nodes[0].outputs == ("sum",)
 
 
@@ -417,7 +417,7 @@ def test_weights_are_not_read():
     big = {"w": Weight((4, 12), "float32", refuse), "b": Weight((12,), "float32", refuse)}
     node = Node("com.microsoft.Attention", ("x", "w", "b"), ("y",), {"num_heads": 2}, "attention")
     translated = translate(graph_of(node, weights=big))
-    assert {n.word for n in translated.nodes} <= MEANING.keys()
+    assert {n.op for n in translated.nodes} <= MEANING.keys()
 
 
 def test_attributes_of_a_function_are_given_by_its_caller():
@@ -427,7 +427,7 @@ def test_attributes_of_a_function_are_given_by_its_caller():
         call = Node("f.leaky", ("x",), ("y",), attributes, "call")
         translated = translate(graph_of(call, functions={"f.leaky": body}))
         assert np.allclose(evaluate(translated, {"x": integers(-2).astype(np.float32)})["y"], -2 * factor)
-        assert {node.function for node in translated.nodes if node.word == "where"} == {"f.leaky"}
+        assert {node.function for node in translated.nodes if node.op == "where"} == {"f.leaky"}
 
 
 def test_onnx_functions_with_attributes_and_constants(tmp_path):
@@ -462,7 +462,7 @@ def test_a_constant_condition_chooses_its_branch(condition):
     got = evaluate(translate(graph_of(*nodes, weights=weights)), {"x": np.float32([3])})
     assert got["y"] == (-3 if condition else 3)
     kept = translate(graph_of(*nodes))
-    assert [node.word for node in kept.nodes] == ["abs", "If"]
+    assert [node.op for node in kept.nodes] == ["abs", "If"]
 
 
 def call(function: str, name: str, x: str, y: str) -> Node:
@@ -498,7 +498,7 @@ def test_a_bomb_of_calls_is_refused_before_it_goes_off(depth, width):
 
 def test_nested_calls_are_inlined():
     translated = translate(doubling(6, 2))
-    assert [node.word for node in translated.nodes].count("neg") == 64
+    assert [node.op for node in translated.nodes].count("neg") == 64
     assert evaluate(translated, {"x": np.float32([3])})["y:0"] == 3
     assert_sorted(translated)
 
@@ -516,4 +516,4 @@ def test_side_effects_are_no_outputs():
     nodes = [Node("Neg", ("x",), ("y:0",), {}, "y"), Node("Assert", ("x",), ("check:0",), {}, "check")]
     translated = translate(graph_of(*nodes, outputs=("check:0", "y:0"), form="tensorflow"))
     assert translated.outputs == ("y:0",)
-    assert [node.word for node in translated.nodes] == ["neg"]
+    assert [node.op for node in translated.nodes] == ["neg"]

@@ -214,7 +214,7 @@ def test_optimize_takes_the_file_for_every_target(folder, texts, tmp_path):
     layers = len(fusebert.find(fusebert.read(onnx)).encoders[0].layers)
     write_factors(tmp_path / "onnx", np.tile(np.array([-9, 9], np.float32), (layers, 4, 1)))
     fusebert.optimize(onnx, tmp_path / "static.onnx", "int8", verify=False, ranges=tmp_path / "onnx")
-    fused = [node for node in fusebert.read(tmp_path / "static.onnx").nodes if node.word == "fusebert.Encoder"]
+    fused = [node for node in fusebert.read(tmp_path / "static.onnx").nodes if node.op == "fusebert.Encoder"]
     assert list(fused[0].attributes["ranges"]) == [-9.0, 9.0] * 4 * layers
     write_factors(tmp_path / "more.json", np.tile(np.array([-9, 9], np.float32), (layers + 1, 4, 1)))
     for bad, sentence in ((tmp_path / "more.json", "layers"), (tmp_path / "none", "cannot be read")):

@@ -54,9 +54,9 @@ def test_halves_around_int8(tmp_path):
 def test_softmax_stays_in_floats(tmp_path):
     fusebert.optimize(zoo.get("tf2onnx-tf1-one-hot").make(), tmp_path / "out.onnx", "fp32", float16=True)
     graph = fusebert.read(tmp_path / "out.onnx")
-    softmax = next(node for node in graph.nodes if node.word == "Softmax")
+    softmax = next(node for node in graph.nodes if node.op == "Softmax")
     maker = next(node for node in graph.nodes if softmax.inputs[0] in node.outputs)
-    assert (maker.word, maker.attributes) == ("Cast", {"to": TensorProto.FLOAT})
+    assert (maker.op, maker.attributes) == ("Cast", {"to": TensorProto.FLOAT})
 
 
 def test_what_is_too_large_for_a_half_is_clamped_and_counted(tmp_path):

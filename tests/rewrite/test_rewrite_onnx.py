@@ -33,7 +33,7 @@ def worst(entry: zoo.Entry, path: Path) -> float:
 
 
 def words(path: Path) -> collections.Counter:
-    return collections.Counter(node.word.removeprefix("com.microsoft.") for node in fusebert.read(path).nodes)
+    return collections.Counter(node.op.removeprefix("com.microsoft.") for node in fusebert.read(path).nodes)
 
 
 @pytest.mark.parametrize("name", ONNX)

@@ -78,7 +78,7 @@ def test_every_family_runs_in_tensorflow(precision, tmp_path):
 def test_one_node_takes_the_place_of_all(name, tmp_path):
     out = rewritten(name, tmp_path, "fp32")
     before, after = fusebert.read(zoo.get(name).make()), fusebert.read(out)
-    fused = [n for g in (after, *after.functions.values()) for n in g.nodes if n.word in ("Bert", "BertHiddenStates")]
+    fused = [n for g in (after, *after.functions.values()) for n in g.nodes if n.op in ("Bert", "BertHiddenStates")]
     assert len(fused) == 1
     assert (after.inputs, after.outputs) == (before.inputs, before.outputs)
     assert after.facts.get("signatures") == before.facts.get("signatures")
@@ -105,14 +105,14 @@ def test_inner_layers_that_are_read_stay_right(tmp_path):
     out = {name: rewritten(name, tmp_path, "fp32") for name in ("tf-bert-taps", "tf-official")}
     for path in out.values():
         graph = fusebert.read(path)
-        assert any(n.word == "BertHiddenStates" for f in graph.functions.values() for n in f.nodes)
+        assert any(n.op == "BertHiddenStates" for f in graph.functions.values() for n in f.nodes)
 
 
 @pytest.mark.parametrize("name", ["tf1-saved", "tf1-saved-resource", "tf1-saved-classifier"])
 def test_what_nobody_reads_keeps_no_inner_layer_alive(name, tmp_path):
     """A main graph of TensorFlow 1 reshapes every layer's result, and no signature asks for it."""
     before, after = (fusebert.read(path) for path in (zoo.get(name).make(), rewritten(name, tmp_path, "fp32")))
-    inner = [{n.word for n in graph.nodes if "encoder/layer_" in n.name} for graph in (before, after)]
+    inner = [{n.op for n in graph.nodes if "encoder/layer_" in n.name} for graph in (before, after)]
     assert "Softmax" in inner[0]
     assert inner[1].isdisjoint(("Softmax", "MatMul", "BatchMatMulV2", "Rsqrt", "Tanh"))
 

@@ -37,10 +37,10 @@ def test_the_recorded_graph_means_the_same():
     x = np.random.default_rng(1).normal(size=(2, 6, encoder.hidden_size))
     mask = np.where(np.random.default_rng(2).random((2, 1, 6, 6)) < 0.5, 0, -1e4)
     assert np.array_equal(evaluate(graph, {"x": x, "mask": mask})[tensor], reference(encoder, x, mask))
-    words = [node.word for node in graph.nodes]
+    words = [node.op for node in graph.nodes]
     assert words.count("linear") == 12
     assert words.count("layer_norm") == 4
-    assert [node.word for node in graph.readers("x")] == ["linear", "linear", "linear", "add"]
+    assert [node.op for node in graph.readers("x")] == ["linear", "linear", "linear", "add"]
 
 
 def test_batches_from_masks():

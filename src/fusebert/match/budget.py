@@ -20,7 +20,7 @@ _Inputs = Sequence[Any]  # arrays, None for one left out
 def result_size(node: Node, inputs: _Inputs) -> float:
     """At most how many numbers a node makes; more than there are where that cannot be told."""
     try:
-        rule = _RULES.get(node.word)
+        rule = _RULES.get(node.op)
         return float(_together(inputs) if rule is None else rule(inputs, node.attributes))
     except Exception:  # what cannot be measured will not be computed
         return math.inf
@@ -29,7 +29,7 @@ def result_size(node: Node, inputs: _Inputs) -> float:
 def refuse_large(node: Node, inputs: _Inputs) -> None:
     """Raises FusebertError if a node would make more numbers than anyone needs."""
     if result_size(node, inputs) > MOST:
-        raise FusebertError(f"node {node.name} ({node.word}) makes more numbers than are computed here")
+        raise FusebertError(f"node {node.name} ({node.op}) makes more numbers than are computed here")
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

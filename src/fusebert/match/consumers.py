@@ -67,19 +67,19 @@ class _Reading:
     def _node(self, node: Node, read: list[str]) -> Iterator[str]:
         out = node.outputs[0]
         if self._has_tokens(out):
-            along = node.word.endswith("softmax") or node.word == "layer_norm"
-            if node.word not in _ROWWISE or (along and self._tokens_last(out)):
-                yield UNMASKED if node.word.endswith("softmax") else UNKNOWN
+            along = node.op.endswith("softmax") or node.op == "layer_norm"
+            if node.op not in _ROWWISE or (along and self._tokens_last(out)):
+                yield UNMASKED if node.op.endswith("softmax") else UNKNOWN
                 return
             self._rows.add(out)
             masked = all(name in self._masked for name in read)
-            if masked or (node.word in ("mul", "where") and self._hides(node)):
+            if masked or (node.op in ("mul", "where") and self._hides(node)):
                 self._masked.add(out)
-        elif node.word == "select" and node.attributes["index"] == 0:
+        elif node.op == "select" and node.attributes["index"] == 0:
             yield FIRST
-        elif node.word in ("sum", "mean", "max") and read[0] in self._masked:
+        elif node.op in ("sum", "mean", "max") and read[0] in self._masked:
             yield MASKED
-        elif node.word in ("sum", "mean", "max", "min"):
+        elif node.op in ("sum", "mean", "max", "min"):
             yield UNMASKED
         else:
             yield UNKNOWN
@@ -93,7 +93,7 @@ class _Reading:
     def _hides(self, node: Node) -> bool:
         """Whether a node leaves nothing of the rows that the mask hides: it multiplies them by nothing, or puts
         something else in their place."""
-        if node.word == "mul":
+        if node.op == "mul":
             return any(self._is_where_hidden(n, False) for n in node.inputs if n not in self._rows)
         condition, yes, no = node.inputs
         if (yes in self._rows) == (no in self._rows) or condition in self._rows:

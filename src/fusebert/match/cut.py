@@ -65,7 +65,7 @@ def element_types(graph: Graph) -> dict[str, str]:
     for node in graph.nodes:
         kept = [types[name] for name in node.inputs if name in types]
         made = str(node.attributes["to"]) if "to" in node.attributes else kept[0] if kept else "float32"
-        if node.word in ("gather", "add", "sub", "mul", "div", "where", "matmul", "einsum", "layer_norm"):
+        if node.op in ("gather", "add", "sub", "mul", "div", "where", "matmul", "einsum", "layer_norm"):
             made = next((t for t in kept if "float" in t), made)
         types |= dict.fromkeys(node.outputs, made)
     return types
@@ -108,7 +108,7 @@ class _Tensors:
         if mask.kind in ("rows", "lengths", "additive"):
             return mask.tensor, mask.kind
         added = mask.added
-        while (made := self._maker.get(added)) is not None and made.word == "arrange":
+        while (made := self._maker.get(added)) is not None and made.op == "arrange":
             added = made.inputs[0]
         fitting = [name for name, dims in self._views.get(added, ()) if len(dims) == 4]
         if not fitting:

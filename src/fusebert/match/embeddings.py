@@ -69,7 +69,7 @@ class _Reading:
 
     def _stuck(self, tensor: str, wanted: str) -> UnsupportedError:
         node = self._pieces.maker(tensor)
-        there = f"{node.word} at node {node.name}" if node else f"{tensor}"
+        there = f"{node.op} at node {node.name}" if node else f"{tensor}"
         return UnsupportedError(f"embeddings: {wanted} was expected, but there is {there}")
 
     def _terms(self, tensor: str) -> list[str]:
@@ -85,12 +85,12 @@ class _Reading:
             rows = array.reshape(-1, array.shape[-1])
             return ("always", rows[0], None) if len(rows) == 1 else ("position", rows, None)
         node = self._pieces.maker(tensor)
-        if node is not None and node.word == "embed" and node.inputs[0] in self._graph.weights:
+        if node is not None and node.op == "embed" and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
             return self._looked_up(tensor, table, node.inputs[1])
-        if node is not None and (node.word == "expand" or (node.word == "arrange" and keeps_order(node))):
+        if node is not None and (node.op == "expand" or (node.op == "arrange" and keeps_order(node))):
             return self._term(node.inputs[0])
-        if node is not None and node.word in ("slice", "strided_slice") and node.inputs[0] in self._graph.weights:
+        if node is not None and node.op in ("slice", "strided_slice") and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
             table = table.reshape(-1, table.shape[-1])
             for _, part in self._trials.try_all(tensor, (len(table),)):

@@ -86,10 +86,10 @@ class Emitter:
         weight, node = self.weights.get(tensor), self._made.get(tensor)
         if weight is not None and math.prod(weight.shape) <= 64:
             return weight.read()
-        if weight is not None or node is None or node.word not in _QUIET or not deepest:
+        if weight is not None or node is None or node.op not in _QUIET or not deepest:
             raise NotCoveredError(f"{tensor} is not a small constant")
         inputs = [self._constant(name, deepest - 1) for name in node.inputs]
-        return np.asarray(MEANING[node.word](*inputs, **node.attributes))
+        return np.asarray(MEANING[node.op](*inputs, **node.attributes))
 
     def sizes(self, tensor: str) -> tuple[int | str | None, ...] | None:
         """What the file says about a tensor's shape."""
@@ -111,13 +111,13 @@ class Emitter:
             if (kind := self._flat.types.get(tensor)) and kind.dtype:
                 return kind.dtype
             node = self._made.get(tensor)
-            if node is None or not node.inputs or node.word in _UNTYPED:
+            if node is None or not node.inputs or node.op in _UNTYPED:
                 return ""
-            if node.word in TRUTHS:
+            if node.op in TRUTHS:
                 return "bool"
-            if node.word == "cast" or node.word in _WHOLES:
+            if node.op == "cast" or node.op in _WHOLES:
                 return str(node.attributes.get("to", "int64"))
-            tensor = node.inputs[_TYPED_BY.get(node.word, 0)]
+            tensor = node.inputs[_TYPED_BY.get(node.op, 0)]
         return ""
 
     def number(self, value: float, beside: str) -> str:

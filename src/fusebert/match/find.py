@@ -107,7 +107,7 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
     matches: dict[str, Match] = {}
     unmatched: dict[str, Miss] = {}
     for node in raised.graph.nodes:
-        if node.word == "layer_norm":
+        if node.op == "layer_norm":
             result = search.match(node.outputs[0])
             if isinstance(result, Match):
                 matches[node.outputs[0]] = result
@@ -216,19 +216,19 @@ def _other_attention(graph: Graph) -> list[Miss]:
     for node in graph.nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
-    contexts = [node for node in graph.nodes if node.word == "context"]
-    strange = next((node for node in graph.nodes if node.word not in VOCABULARY and node.word not in MEANING), None)
+    contexts = [node for node in graph.nodes if node.op == "context"]
+    strange = next((node for node in graph.nodes if node.op not in VOCABULARY and node.op not in MEANING), None)
     if not contexts and strange is not None:
-        what = f"{strange.word}, which is not understood, nor what comes after it"
+        what = f"{strange.op}, which is not understood, nor what comes after it"
         return [Miss(0, "attention", what, strange.name, strange.function)]
-    weighed = [n for n in graph.nodes if n.word == "softmax" and _is_masked(n, maker)]
+    weighed = [n for n in graph.nodes if n.op == "softmax" and _is_masked(n, maker)]
     if not contexts and weighed:
         after = (*readers.get(weighed[0].outputs[0], ()), weighed[0])[0]
         wanted = "an average of values, weighed by the softmax of scores"
-        return [Miss(1, wanted, after.word, after.name, after.function)]
+        return [Miss(1, wanted, after.op, after.name, after.function)]
     if not contexts:
         return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
-    if not any(node.word == "layer_norm" for node in graph.nodes):
+    if not any(node.op == "layer_norm" for node in graph.nodes):
         return [Miss(1, "a LayerNorm after attention", "none in this graph", contexts[0].name, contexts[0].function)]
     for node in contexts:
         if _pre_norm(node, maker, readers):
@@ -239,7 +239,7 @@ def _other_attention(graph: Graph) -> list[Miss]:
 
 def _is_masked(softmax: Node, maker: Mapping[str, Node]) -> bool:
     made = maker.get(softmax.inputs[0])
-    return made is not None and made.word in ("scores", "mask")
+    return made is not None and made.op in ("scores", "mask")
 
 
 _AFTER = frozenset(("merge_heads", "arrange", "linear", "identity", "add"))
@@ -247,13 +247,13 @@ _AFTER = frozenset(("merge_heads", "arrange", "linear", "identity", "add"))
 
 def _pre_norm(context: Node, maker: Mapping[str, Node], readers: Mapping[str, list[Node]]) -> bool:
     tensor = context.inputs[1]
-    while (made := maker.get(tensor)) is not None and made.word in ("split_heads", "linear", "arrange", "identity"):
+    while (made := maker.get(tensor)) is not None and made.op in ("split_heads", "linear", "arrange", "identity"):
         tensor = made.inputs[0]
-    if made is None or made.word != "layer_norm":
+    if made is None or made.op != "layer_norm":
         return False
     following = [context]
     for _ in range(4):  # heads are merged, projected and added
-        following = [n for node in following for n in readers.get(node.outputs[0], []) if n.word in _AFTER]
-        if any(n.word == "add" and made.inputs[0] in n.inputs for n in following):
+        following = [n for node in following for n in readers.get(node.outputs[0], []) if n.op in _AFTER]
+        if any(n.op == "add" and made.inputs[0] in n.inputs for n in following):
             return True
     return False

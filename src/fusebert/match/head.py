@@ -77,9 +77,9 @@ def _way(pieces: Pieces, place: int, tensor: str) -> _Way:
     steps: list[Dense] = []
     after = column = ""
     while (node := pieces.maker(tensor)) is not None and (
-        node.word in ("softmax", "log_softmax", "sigmoid") or (node.word == "arrange" and keeps_order(node))
+        node.op in ("softmax", "log_softmax", "sigmoid") or (node.op == "arrange" and keeps_order(node))
     ):
-        after = after if node.word == "arrange" else node.word
+        after = after if node.op == "arrange" else node.op
         tensor = node.inputs[0]
     while True:
         while (node := pieces.made(tensor, "arrange")) is not None and keeps_order(node):

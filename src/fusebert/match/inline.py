@@ -50,7 +50,7 @@ def _sorted(before: dict[int, list[int]], graph: Graph) -> Iterator[int]:
                 yield i
             elif earlier in path:
                 node = graph.nodes[earlier]
-                raise FusebertError(f"node {node.name or earlier} ({node.word}) needs its own result: there is a cycle")
+                raise FusebertError(f"node {node.name or earlier} ({node.op}) needs its own result: there is a cycle")
             else:
                 path[earlier] = iter(before[earlier])
 
@@ -58,7 +58,7 @@ def _sorted(before: dict[int, list[int]], graph: Graph) -> Iterator[int]:
 def _reads(node: Node, depth: int = 0) -> Iterator[str]:
     """A node's inputs, and what its inner graphs take from outside."""
     if depth > _DEEPEST_CALL:
-        raise FusebertError(f"node {node.name} ({node.word}) is inside more than {_DEEPEST_CALL} inner graphs")
+        raise FusebertError(f"node {node.name} ({node.op}) is inside more than {_DEEPEST_CALL} inner graphs")
     yield from node.inputs
     for value in node.attributes.values():
         for inner in value if isinstance(value, tuple) else (value,):
@@ -127,7 +127,7 @@ class _Inliner:
         return self._sizes[function]
 
     def _called(self, node: Node) -> str | None:
-        name = node.attributes.get("f") if self._tensorflow and node.word in _CALLS else node.word
+        name = node.attributes.get("f") if self._tensorflow and node.op in _CALLS else node.op
         return name if isinstance(name, str) and name in self._graph.functions else None
 
     def _expand(
@@ -164,7 +164,7 @@ class _Inliner:
 
     def _branch(self, node: Node) -> Graph | None:
         """The branch that an If with a constant condition takes."""
-        condition = self._weights.get(node.inputs[0]) if node.word == "If" and node.inputs else None
+        condition = self._weights.get(node.inputs[0]) if node.op == "If" and node.inputs else None
         if condition is None or condition.shape not in ((), (1,)):
             return None
         branch = node.attributes.get("then_branch" if condition.read().any() else "else_branch")

@@ -72,13 +72,13 @@ class _Recognition:
 
     def run(self) -> tuple[Graph, list[Row]]:
         for i, node in enumerate(self._graph.nodes):
-            if i not in self._tried and node.word in ("mean", "sum"):
+            if i not in self._tried and node.op in ("mean", "sum"):
                 self._layer_norm(node.inputs[0])
-            elif i not in self._tried and node.word == "max":
+            elif i not in self._tried and node.op == "max":
                 self._softmax(node.inputs[0])
         self._tried = set()
         for i, node in enumerate(self._graph.nodes):
-            if node.word in _BENT and i not in self._tried:
+            if node.op in _BENT and i not in self._tried:
                 self._activation(self._start(i))
         return replace(self._graph, nodes=tuple(_pruned(self._nodes, self._graph.outputs))), self.rows
 
@@ -114,7 +114,7 @@ class _Recognition:
         while waiting and len(region.nodes) < _LARGEST_REGION:
             i = heapq.heappop(waiting)
             node = self._graph.nodes[i]
-            if i in done or not (node.word in ELEMENTWISE or (rowwise and node.word in _ROWWISE)):
+            if i in done or not (node.op in ELEMENTWISE or (rowwise and node.op in _ROWWISE)):
                 continue
             if node.outputs[0] in self._kept:
                 continue
@@ -160,7 +160,7 @@ class _Recognition:
         found: tuple[str, tuple[str, ...], float] | None = None
         for i in region.nodes:
             out = self._graph.nodes[i].outputs[0]
-            if self._graph.nodes[i].word in _ROWWISE or region.values[out].shape != x.shape:
+            if self._graph.nodes[i].op in _ROWWISE or region.values[out].shape != x.shape:
                 continue
             if (match := self._norm_of(x, out, region)) is not None:
                 found = (out, *match)
@@ -204,7 +204,7 @@ class _Recognition:
             place = self._maker.get(latest, -1)
             if place in self._endless:
                 break
-            if place < 0 or self._graph.nodes[place].word not in ELEMENTWISE:
+            if place < 0 or self._graph.nodes[place].op not in ELEMENTWISE:
                 return best
             inputs = {name for name in self._graph.nodes[place].inputs if name and self._scalar(name) is None}
             if not inputs or any(name in self._graph.weights for name in inputs):

@@ -127,20 +127,20 @@ class _Attempt:
         """How a node of the pattern may be the one that makes a tensor: goals for its inputs, and its attributes."""
         made = self.maker.get(tensor)
         holes = dict(bound.holes)
-        if made is None or made.word != wanted.word or tensor in self.kept:
-            if wanted.word == "mask":  # a model may have none
+        if made is None or made.op != wanted.op or tensor in self.kept:
+            if wanted.op == "mask":  # a model may have none
                 holes["mask"] = None
                 yield ((wanted.inputs[0], tensor),), holes, bound.nodes
-            elif wanted.word in ("split_heads", "merge_heads") and holes.get("heads", 1) == 1:
+            elif wanted.op in ("split_heads", "merge_heads") and holes.get("heads", 1) == 1:
                 holes["heads"] = 1
                 yield ((wanted.inputs[0], tensor),), holes, bound.nodes
             else:
-                self._failed(bound, wanted.word, tensor)
+                self._failed(bound, wanted.op, tensor)
             return
         for name, hole in wanted.attributes.items():
             value = made.attributes.get(name)
             if holes.setdefault(hole, value) != value:
-                self._failed(bound, f"{wanted.word} with {name} {holes[hole]}", tensor)
+                self._failed(bound, f"{wanted.op} with {name} {holes[hole]}", tensor)
                 return
         nodes = (*bound.nodes, made)
         inputs = [*made.inputs, *[""] * (len(wanted.inputs) - len(made.inputs))]
@@ -150,7 +150,7 @@ class _Attempt:
                 goals.append((hole, name))
             else:
                 holes[hole] = None  # no bias
-        if wanted.word != "add":
+        if wanted.op != "add":
             yield tuple(goals), holes, nodes
             return
         first, second = goals
@@ -161,14 +161,14 @@ class _Attempt:
                 yield tuple(sorted(way, key=lambda goal: goal[0] != linear)), holes, nodes
 
     def _word(self, hole: str) -> str:
-        return self.pattern[hole].word if hole in self.pattern else ""
+        return self.pattern[hole].op if hole in self.pattern else ""
 
     def _made(self, tensor: str) -> str:
         made = self.maker.get(self._past_identity(tensor))
-        return made.word if made else ""
+        return made.op if made else ""
 
     def _past_identity(self, tensor: str) -> str:
-        while (made := self.maker.get(tensor)) is not None and made.word == "identity":
+        while (made := self.maker.get(tensor)) is not None and made.op == "identity":
             tensor = made.inputs[0]
         return tensor
 
@@ -179,8 +179,8 @@ class _Attempt:
         if len(bound.nodes) <= self.miss.matched:
             return
         made = self.maker.get(tensor)
-        found = made.word if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
-        found = f"{found} of another form" if made and tensor in self.kept and made.word == expected else found
+        found = made.op if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
+        found = f"{found} of another form" if made and tensor in self.kept and made.op == expected else found
         name = made.name if made and made.name else tensor
         self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "")
 

@@ -30,7 +30,7 @@ def translate(graph: Graph) -> Graph:
     opsets[""] = graph.facts.get("opsets", {}).get("ai.onnx", 0)
     emitter = Emitter(flat, opsets, numbered_outputs=tensorflow)
     for node in flat.nodes:
-        emitter.translate(node, rules.get(node.word))
+        emitter.translate(node, rules.get(node.op))
     translated = ordered(replace(flat, nodes=tuple(emitter.nodes), weights=emitter.weights))
     used = {*translated.outputs, *(tensor for node in translated.nodes for tensor in node.inputs)}
     return replace(translated, weights={name: weight for name, weight in emitter.weights.items() if name in used})
@@ -38,8 +38,8 @@ def translate(graph: Graph) -> Graph:
 
 def _own_words(graph: Graph) -> Graph:
     """A model may have operations that are called like words of ours; they mean something else."""
-    if any(node.word in _OURS for node in graph.nodes):
-        nodes = (replace(n, word=f"model's {n.word}") if n.word in _OURS else n for n in graph.nodes)
+    if any(node.op in _OURS for node in graph.nodes):
+        nodes = (replace(n, op=f"model's {n.op}") if n.op in _OURS else n for n in graph.nodes)
         graph = replace(graph, nodes=tuple(nodes))
     functions = {name: _own_words(body) for name, body in graph.functions.items()}
     return replace(graph, functions=functions) if functions else graph
@@ -47,5 +47,5 @@ def _own_words(graph: Graph) -> Graph:
 
 def _without_effects(graph: Graph) -> Graph:
     """A frozen graph's dead ends count as outputs; those that only assert, save or assign are none."""
-    effects = {t for node in graph.nodes if node.word in words_tensorflow.EFFECTS for t in node.outputs}
+    effects = {t for node in graph.nodes if node.op in words_tensorflow.EFFECTS for t in node.outputs}
     return replace(graph, outputs=tuple(tensor for tensor in graph.outputs if tensor not in effects))

@@ -35,12 +35,12 @@ class Trials:
     @cached_property
     def ids(self) -> frozenset[str]:
         """The inputs that tables are looked up by as they are, or, if there is none, by way of other words."""
-        indices = {node.inputs[1] for node in self._graph.nodes if node.word == "embed"}
+        indices = {node.inputs[1] for node in self._graph.nodes if node.op == "embed"}
         plain = frozenset(map(self._plain, indices)).intersection(self._graph.inputs)
         return plain or self.inputs_of(indices)
 
     def _plain(self, tensor: str) -> str:
-        while (at := self._maker.get(tensor)) is not None and self._graph.nodes[at].word in ("cast", "arrange"):
+        while (at := self._maker.get(tensor)) is not None and self._graph.nodes[at].op in ("cast", "arrange"):
             tensor = self._graph.nodes[at].inputs[0]
         return tensor
 
@@ -62,7 +62,7 @@ class Trials:
     def _is_fixed(self, name: str) -> bool:
         """Whether what a probe has is an input or a shape, which content does not change."""
         at = self._maker.get(name)
-        return at is None or self._graph.nodes[at].word in ("shape", "size")
+        return at is None or self._graph.nodes[at].op in ("shape", "size")
 
     def _refilled(self, probe: Probe, random: np.random.Generator) -> Probe:
         other = dict(probe)
@@ -114,7 +114,7 @@ class Trials:
         zeros: dict[str, Array] = {}
         made = {name for node in nodes for name in node.outputs}
         for node in nodes:
-            for place in SHAPE_ONLY.get(node.word, ()):
+            for place in SHAPE_ONLY.get(node.op, ()):
                 name = node.inputs[place]
                 dims = self._raised.dims.get(name)
                 if like is None or dims is None or name in given or name in made or name in self._graph.weights:
@@ -161,6 +161,6 @@ class Trials:
             if at is not None and name not in given and at not in places:
                 places.add(at)
                 node = self._graph.nodes[at]
-                shapes = SHAPE_ONLY.get(node.word, ())
+                shapes = SHAPE_ONLY.get(node.op, ())
                 waiting += [n for i, n in enumerate(node.inputs) if i not in shapes or n not in self._raised.dims]
         return [self._graph.nodes[at] for at in sorted(places)]

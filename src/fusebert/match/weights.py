@@ -30,7 +30,7 @@ class Pieces:
     def made(self, tensor: str, word: str) -> Node | None:
         """The node that makes a tensor, if it is this word."""
         node = self._maker.get(tensor)
-        return node if node is not None and node.word == word else None
+        return node if node is not None and node.op == word else None
 
     def norm(self, node: Node) -> Norm:
         """What a layer_norm around the encoder has, gain and bias in any case."""

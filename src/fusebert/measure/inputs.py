@@ -127,7 +127,7 @@ def _by_tables(finding: Finding) -> _Known:
     sizes: dict[str, int] = {}
     positions = []
     for node in graph.nodes:
-        if node.word != "embed" or node.inputs[0] not in graph.weights:
+        if node.op != "embed" or node.inputs[0] not in graph.weights:
             continue
         rows = graph.weights[node.inputs[0]].shape[0]
         try:
@@ -156,12 +156,12 @@ def _precision(graph: Graph, quantized: bool) -> str:
     halves = any(weight.dtype in ("float16", "bfloat16") for weight in graph.weights.values())
     nodes = [*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes)]
     for node in nodes:
-        if node.word.startswith("fusebert."):
+        if node.op.startswith("fusebert."):
             said = str(node.attributes.get("precision", "fp32"))
             return "bf16" if said == "fp32" and halves else said
-        if node.word in OPS:
+        if node.op in OPS:
             return precision_of(node.attributes)
-    if quantized or any(node.word in _ROUNDING for node in nodes):
+    if quantized or any(node.op in _ROUNDING for node in nodes):
         return "int8"
     return "bf16" if halves else "fp32"
 

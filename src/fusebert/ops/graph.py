@@ -47,7 +47,7 @@ class Node:
     """One operation: what it is, the tensors it reads ("" for an optional one left out) and makes, and the library
     function it sits in ("" for the main graph)."""
 
-    word: str
+    op: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)

@@ -202,7 +202,7 @@ def _value(graph: Graph, values: dict[str, Array], name: str, reader: Node | Non
         return None
     if name not in values:
         if name not in graph.weights:
-            who = f"node {reader.name} ({reader.word}) needs" if reader else "the graph's outputs need"
+            who = f"node {reader.name} ({reader.op}) needs" if reader else "the graph's outputs need"
             raise FusebertError(f"{who} {name!r}, which is neither given nor made before")
         values[name] = graph.weights[name].read()
     return values[name]
@@ -212,12 +212,12 @@ VOCABULARY = {word: getattr(Numpy(), word) for word in vars(Numpy) if not word.s
 
 
 def _run(node: Node, inputs: list[Array | None], known: Meaning | None) -> Any:
-    meaning = known or MEANING.get(node.word) or VOCABULARY.get(node.word)
+    meaning = known or MEANING.get(node.op) or VOCABULARY.get(node.op)
     if meaning is None:
-        raise UnsupportedError(f"node {node.name} ({node.word}) has no meaning in NumPy")
-    if node.word == "linear" and len(inputs) == 2:
+        raise UnsupportedError(f"node {node.name} ({node.op}) has no meaning in NumPy")
+    if node.op == "linear" and len(inputs) == 2:
         inputs = [*inputs, None]
     try:
         return meaning(*inputs, **node.attributes)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise FusebertError(f"node {node.name} ({node.word}) cannot be computed: {error}") from error
+        raise FusebertError(f"node {node.name} ({node.op}) cannot be computed: {error}") from error

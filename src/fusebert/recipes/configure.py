@@ -178,7 +178,7 @@ def _check_shapes(graphs: TensorFlowFile, nodes: list[tuple[str, Any]], checked:
     seen = 0
     for node in flat.nodes:
         one = settings.get((node.function, node.name))
-        if node.word not in OPS or one is None:
+        if node.op not in OPS or one is None:
             continue
         for number, tensor in enumerate(node.inputs[2 : 2 + one["NumWeights"]]):
             shape = _shape(flat, makers, tensor)
@@ -205,7 +205,7 @@ def _shape(graph: Graph, makers: Mapping[str, Node], tensor: str) -> tuple[int, 
         if tensor in graph.weights:
             return graph.weights[tensor].shape
         node = makers.get(tensor)
-        if node is None or node.word not in _PASSED_ON:
+        if node is None or node.op not in _PASSED_ON:
             return None
         tensor = node.inputs[0]
     return None

@@ -116,7 +116,7 @@ class _Place:
         own -= {*body.inputs} if self.function else set()
         path, arguments = call_of(finding, self.function, body, cut.outputs[0])
         self._local = {path + name: name for name in own}
-        handles = {name for node in body.nodes if node.word in _VARIABLES for name in node.outputs}
+        handles = {name for node in body.nodes if node.op in _VARIABLES for name in node.outputs}
         # what a node reads off a constant comes before the constant
         readable = sorted((name in body.weights, path + name) for name in own - handles)
         self._reach = Reach(finding, cut.found, [tensor for _, tensor in readable])

@@ -161,7 +161,7 @@ def _places(rewritten: Rewritten) -> Table:
 
 def _nodes(path: Path, made: Path) -> Table:
     """How many nodes there were and are, of every kind whose number changed."""
-    before, after = (Counter(node.word for node in read(file).nodes) for file in (path, made))
+    before, after = (Counter(node.op for node in read(file).nodes) for file in (path, made))
     changed = sorted(word for word in before | after if before[word] != after[word])
     return Table("nodes", ("operation", "before", "after"), tuple((w, before[w], after[w]) for w in changed))
 

@@ -87,7 +87,7 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
         ]
         tables.insert(1, _encoders("elsewhere", copies))
     if with_nodes:
-        words = tuple((n.word, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
+        words = tuple((n.op, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
         tables.append(
             Table("rules", ("rule", "nodes", "reason"), tuple((r.rule, r.nodes, r.reason) for r in finding.rows))
         )
@@ -122,7 +122,7 @@ def _encoders(title: str, encoders: Iterable[Found]) -> Table:
 def _fused(finding: Finding) -> Table:
     """The encoders that are one operator of ours already."""
     rows = tuple(
-        (n.word, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n))
+        (n.op, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n))
         for n in finding.translated.nodes
         if _is_fused(n)
     )
@@ -130,7 +130,7 @@ def _fused(finding: Finding) -> Table:
 
 
 def _is_fused(node: Node) -> bool:
-    return node.word in OPS or node.word.startswith("fusebert.")
+    return node.op in OPS or node.op.startswith("fusebert.")
 
 
 def _settings(node: Node) -> str:
@@ -167,7 +167,7 @@ def _rest(finding: Finding) -> Table:
             parts[part if finding.encoders else "before the encoder"].append(node)
     rows = []
     for part, nodes in parts.items():
-        words = Counter(node.word for node in nodes).most_common()
+        words = Counter(node.op for node in nodes).most_common()
         if nodes:
             rows.append((part if finding.encoders else "all", len(nodes), ", ".join(f"{w} {n}" for w, n in words)))
     return Table("rest", ("part", "nodes", "words"), tuple(rows))

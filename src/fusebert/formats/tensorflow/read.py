@@ -124,7 +124,7 @@ class _Reader:
         inputs, outputs = map(set, named)
         if not any(named):
             read = {name for node in nodes for name in node.inputs}
-            inputs = {node.outputs[0] for node in nodes if node.word == "Placeholder"}
+            inputs = {node.outputs[0] for node in nodes if node.op == "Placeholder"}
             outputs = {n.outputs[0] for n in nodes if not read & set(n.outputs)} - inputs
         for side in named:
             for tensor, (_, info) in side.items():

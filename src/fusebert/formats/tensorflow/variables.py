@@ -34,7 +34,7 @@ def bind(graph: Graph, meta: Any, bundle: Bundle | None, path: Path) -> Graph:
 
 
 def _handles(graph: Graph, saver: Any, bundle: Bundle, path: Path) -> dict[str, Weight]:
-    variables = {node.outputs[0]: node for node in graph.nodes if node.word in _VARIABLES}
+    variables = {node.outputs[0]: node for node in graph.nodes if node.op in _VARIABLES}
     found: Mapping[str, Stored] = _restored(graph, saver, path)
     if not found:
         names = bundle.names()
@@ -86,7 +86,7 @@ def _restored(graph: Graph, saver: Any, path: Path) -> dict[str, Stored]:
 
 def _assigned(graph: Graph, file: str, path: Path) -> dict[str, Stored]:
     """Handle -> what RestoreV2 reads from the given file and an assignment puts there."""
-    copied = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.word == "Identity" and node.inputs}
+    copied = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op == "Identity" and node.inputs}
 
     def source(tensor: str) -> str:
         for _ in range(_MOST_IDENTITIES):
@@ -95,15 +95,15 @@ def _assigned(graph: Graph, file: str, path: Path) -> dict[str, Stored]:
 
     read: dict[str, Stored] = {}
     for node in graph.nodes:
-        if node.word == "RestoreV2" and len(node.inputs) == 3 and source(node.inputs[0]) == file:
+        if node.op == "RestoreV2" and len(node.inputs) == 3 and source(node.inputs[0]) == file:
             keys, slices = (_strings(graph.weights.get(tensor)) for tensor in node.inputs[1:])
             stored = list(zip(keys, slices, strict=False))
             read |= {t: stored[i] for t in node.outputs if (i := output_number(t)) < len(stored)}
     found: dict[str, Stored] = {}
     for node in graph.nodes:
-        value = read.get(source(node.inputs[1])) if node.word in _ASSIGNMENTS and len(node.inputs) > 1 else None
+        value = read.get(source(node.inputs[1])) if node.op in _ASSIGNMENTS and len(node.inputs) > 1 else None
         if value is not None and found.setdefault(node.inputs[0], value) != value:
-            raise FusebertError(f"{path}: node {node.name} ({node.word}) restores {node.inputs[0]} a second time")
+            raise FusebertError(f"{path}: node {node.name} ({node.op}) restores {node.inputs[0]} a second time")
     return found
 
 

@@ -29,6 +29,6 @@ def lift(graph: Graph, probes: tuple[Probe, Probe]) -> Lifted:
 def _lifted(lifting: Lifting, node: Node) -> bool:
     """Whether a rule knows a node; what makes no sense to it stays as it is."""
     try:
-        return node.word in _RULES and _RULES[node.word](lifting, node)
+        return node.op in _RULES and _RULES[node.op](lifting, node)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return False

@@ -121,7 +121,7 @@ class Known:
             self.content.update(node.outputs)
         if not any(node.inputs):
             return
-        shape_only = SHAPE_ONLY.get(node.word, ())
+        shape_only = SHAPE_ONLY.get(node.op, ())
         pairs = [self._zeros(name) if i in shape_only else self.known(name) for i, name in enumerate(node.inputs)]
         if any(pair is None for pair, name in zip(pairs, node.inputs, strict=True) if name):
             return
@@ -154,7 +154,7 @@ class Known:
                 self.weights[name] = Weight.of(array)
                 self.origins[name] = self._origin(node)
             return True
-        if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.word not in _FOLDED:
+        if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.op not in _FOLDED:
             return False
         stand_ins = [self._stand_in(name) for name in node.inputs]
         made = example(node, stand_ins)
@@ -167,7 +167,7 @@ class Known:
                 arrays = [None if w is None else w.read() for w in weights]
                 made = meaning(node, arrays)
                 if made is None or place >= len(made):
-                    raise FusebertError(f"node {node.name} ({node.word}) cannot be computed")
+                    raise FusebertError(f"node {node.name} ({node.op}) cannot be computed")
                 return made[place]
 
             self.weights[name] = Weight(like.shape, like.dtype.name, read)
@@ -189,8 +189,8 @@ class Known:
         large = [n for n in node.inputs if n in self.weights and self.known(n) is None]
         name = large[0] if large else next((n for n in node.inputs if n in self.weights), "")
         root, how = self.origins.get(name, (name, ""))
-        quiet = node.word in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
-        return root, how if quiet else f"{how} {node.word}".strip()
+        quiet = node.op in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
+        return root, how if quiet else f"{how} {node.op}".strip()
 
     def shapes(self, node: Node) -> list[list[Size]] | None:
         """The sizes of what a node makes, found by running it on zeros that take no memory."""
@@ -201,7 +201,7 @@ class Known:
             inputs: list[Array | None] = []
             for place, name in enumerate(node.inputs):
                 pair = self.known(name) if name else None
-                if pair is None and name and (place == 0 or node.word in _BY_SHAPE):
+                if pair is None and name and (place == 0 or node.op in _BY_SHAPE):
                     pair = self._zeros(name)  # further inputs of other words decide what shape comes out
                 if name and pair is None:
                     return None

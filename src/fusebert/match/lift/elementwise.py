@@ -32,25 +32,25 @@ def elementwise(lifting: Lifting, node: Node) -> bool:
             return False
         inputs.append(operand)
     if not larger_word(lifting, node, tuple(inputs), canonical):
-        lifting.emit(node.word, tuple(inputs), out, canonical, node, **node.attributes)
+        lifting.emit(node.op, tuple(inputs), out, canonical, node, **node.attributes)
     lifting.views[out] = View(out, dims)
     return True
 
 
 def by_factor(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
     """Queries, keys or scores times a number are a view with a factor, which becomes the scale of the scores."""
-    if node.word not in ("mul", "div") or len(views) != 1:
+    if node.op not in ("mul", "div") or len(views) != 1:
         return False
     (name, view), other = next(iter(views.items())), next((n for n in node.inputs if n in lifting.weights), "")
     made = lifting.maker.get(view.value)
-    if made is None or made.word not in ("linear", "scores"):
+    if made is None or made.op not in ("linear", "scores"):
         return False
     number = lifting.scalar(other)
     if number is None or len(lifting.weights[other].shape) > len(view.dims) or not np.isfinite(number):
         return False
-    if node.word == "div" and (number == 0 or node.inputs[0] != name):
+    if node.op == "div" and (number == 0 or node.inputs[0] != name):
         return False
-    factor = view.factor * number if node.word == "mul" else view.factor / number
+    factor = view.factor * number if node.op == "mul" else view.factor / number
     lifting.views[node.outputs[0]] = View(view.value, view.dims, factor)
     return True
 
@@ -131,26 +131,26 @@ def larger_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical
     """A bias goes into its linear map; what is added to scores, or put in their place, is a mask."""
     out = node.outputs[0]
     made = [lifting.maker.get(name) for name in inputs]
-    if node.word in ("add", "sub") and len(inputs) == 2:
+    if node.op in ("add", "sub") and len(inputs) == 2:
         for i, first in enumerate(made):
             other = inputs[1 - i]
-            if first is None or (node.word == "sub" and i == 1):
+            if first is None or (node.op == "sub" and i == 1):
                 continue
-            if node.word == "add" and _is_bias(lifting, first, other):
+            if node.op == "add" and _is_bias(lifting, first, other):
                 lifting.emit("linear", (*first.inputs, other), out, canonical, node)
                 return True
-            if node.word == "add" and first.word == "add" and _bias_below(lifting, node, first, other, canonical):
+            if node.op == "add" and first.op == "add" and _bias_below(lifting, node, first, other, canonical):
                 return True
-            if node.word == "add" and first.word == "mul" and _instead(lifting, node, first, other, canonical):
+            if node.op == "add" and first.op == "mul" and _instead(lifting, node, first, other, canonical):
                 return True
-            is_masked = first.word in ("scores", "mask") and not _is_of(made[1 - i], inputs[i])
+            is_masked = first.op in ("scores", "mask") and not _is_of(made[1 - i], inputs[i])
             if is_masked and lifting.scalar(other) is None:
                 lifting.view(other)  # a constant has a layout once it is seen
-                if node.word == "sub":
+                if node.op == "sub":
                     other = lifting.emit("neg", (other,), f"{out} taken", lifting.dims[other], node)
                 _mask(lifting, node, inputs[i], other, canonical)
                 return True
-    if node.word == "where":
+    if node.op == "where":
         return where_word(lifting, node, inputs, canonical)
     return False
 
@@ -160,7 +160,7 @@ def where(lifting: Lifting, node: Node) -> bool:
     condition, yes, no = node.inputs
     tested, view = lifting.view(condition), lifting.view(no)
     made = lifting.maker.get(tested.value) if tested else None
-    if made is None or made.word != "isnan" or view is None or made.inputs[0] != view.value or lifting.scalar(yes) != 0:
+    if made is None or made.op != "isnan" or view is None or made.inputs[0] != view.value or lifting.scalar(yes) != 0:
         return elementwise(lifting, node)
     return lifting.see(node, view, view.dims)
 
@@ -171,7 +171,7 @@ def where_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical:
         made = lifting.maker.get(kept)
         if (
             made is not None
-            and made.word in ("scores", "mask")
+            and made.op in ("scores", "mask")
             and (number := lifting.scalar(put)) is not None
             and number < 0
         ):
@@ -189,11 +189,11 @@ def where_word(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical:
 
 def _is_of(made: Node | None, scores: str) -> bool:
     """Whether something is scores' own maximum, as in a softmax that is written out."""
-    return made is not None and made.word == "max" and made.inputs[0] == scores
+    return made is not None and made.op == "max" and made.inputs[0] == scores
 
 
 def _is_bias(lifting: Lifting, made: Node, other: str) -> bool:
-    if made.word != "linear" or len(made.inputs) != 2 or other not in lifting.weights:
+    if made.op != "linear" or len(made.inputs) != 2 or other not in lifting.weights:
         return False
     return lifting.weights[other].shape == lifting.weights[made.inputs[1]].shape[:1]
 
@@ -216,7 +216,7 @@ def _instead(lifting: Lifting, node: Node, product: Node, added: str, canonical:
     """Scores times a 0/1 mask plus something large where it is 0, as exporters write a choice: a mask, if it is."""
     for scores, seen in (product.inputs, product.inputs[::-1]):
         made = lifting.maker.get(scores)
-        if made is None or made.word not in ("scores", "mask") or not _is_zero_or_one(lifting, seen):
+        if made is None or made.op not in ("scores", "mask") or not _is_zero_or_one(lifting, seen):
             continue
         lifting.view(added)
         names = {"limit": -100.0, "not a number": np.nan}  # which no mask may hold
@@ -233,7 +233,7 @@ def _instead(lifting: Lifting, node: Node, product: Node, added: str, canonical:
 
 
 def _is_zero_or_one(lifting: Lifting, name: str) -> bool:
-    while (made := lifting.maker.get(name)) is not None and made.word == "arrange":
+    while (made := lifting.maker.get(name)) is not None and made.op == "arrange":
         name = made.inputs[0]
     pair = lifting.known(name)
     return pair is not None and all(np.isin(array, (0, 1)).all() for array in pair)
@@ -242,7 +242,7 @@ def _is_zero_or_one(lifting: Lifting, name: str) -> bool:
 def _mask(lifting: Lifting, node: Node, scores: str, added: str, canonical: tuple[Group, ...]) -> None:
     """Says the word; what is added to masked scores goes into the mask they have."""
     out, made = node.outputs[0], lifting.maker[scores]
-    if made.word == "mask":
+    if made.op == "mask":
         scores, before = made.inputs
         shapes = [lifting.dims[before], lifting.dims[added]]
         rank = max(map(len, shapes))

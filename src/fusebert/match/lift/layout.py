@@ -22,7 +22,7 @@ def cast(lifting: Lifting, node: Node) -> bool:
         return identity(lifting, node)
     view = lifting.view(node.inputs[0])
     made = lifting.maker.get(view.value) if view else None
-    if to == ("bool" if made is not None and made.word in TRUTHS else known[0].dtype.name if known else ""):
+    if to == ("bool" if made is not None and made.op in TRUTHS else known[0].dtype.name if known else ""):
         return identity(lifting, node)
     return elementwise(lifting, node)
 

@@ -131,7 +131,7 @@ def linear(
     name = lifting.lay(x, (*lead, last))
     selected = lifting.maker.get(name)
     rows = (tuple(a for g in made for a in g), tuple(a for g in read for a in g))
-    if selected is not None and selected.word == "one_hot" and _plain_one_hot(lifting, selected):
+    if selected is not None and selected.op == "one_hot" and _plain_one_hot(lifting, selected):
         table = lifting.lay_weight(weight, ax.settled(lifting.dims[weight]), (rows[1], rows[0]))
         lifting.emit("embed", (table, selected.inputs[0]), out, dims, node)
     else:
@@ -157,7 +157,7 @@ def product(
     if ax.size_of(k_a) != ax.size_of(k_b):
         return False
     first, second = lifting.maker.get(a.value), lifting.maker.get(b.value)
-    if not k_a and not all(made is not None and made.word == "linear" for made in (first, second)):
+    if not k_a and not all(made is not None and made.op == "linear" for made in (first, second)):
         return False  # an outer product, but for heads of one column
     everything = ax.flat(a.dims), ax.flat(b.dims)
     for left, right in batch:
@@ -206,11 +206,11 @@ def _first_free(parts: list[str], result: str) -> int:
 
 
 def _is_attention(made: Node, maker: dict[str, Node]) -> bool:
-    while made.word == "identity" and made.inputs[0] in maker:
+    while made.op == "identity" and made.inputs[0] in maker:
         made = maker[made.inputs[0]]
-    if made.word == "div" and made.inputs[0] in maker:  # a softmax that is written out
-        return maker[made.inputs[0]].word == "exp"
-    return made.word == "softmax"
+    if made.op == "div" and made.inputs[0] in maker:  # a softmax that is written out
+        return maker[made.inputs[0]].op == "exp"
+    return made.op == "softmax"
 
 
 def _plain_one_hot(lifting: Lifting, node: Node) -> bool:

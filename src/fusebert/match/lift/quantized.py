@@ -29,7 +29,7 @@ def dequantize(lifting: Lifting, node: Node) -> bool:
     made = lifting.maker.get(view.value) if view else None
     if view is None or made is None or any(name not in lifting.weights for name in node.inputs[1:] if name):
         return False
-    if made.word != "embed" or any(lifting.weights[n].shape not in ((), (1,)) for n in node.inputs[1:] if n):
+    if made.op != "embed" or any(lifting.weights[n].shape not in ((), (1,)) for n in node.inputs[1:] if n):
         return False
     table, parts = lifting.weights[made.inputs[0]], [lifting.weights[n] for n in node.inputs[1:] if n]
     name = f"{made.inputs[0]} as floats"
@@ -45,16 +45,16 @@ def dequantize(lifting: Lifting, node: Node) -> bool:
 
 def product(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
     """A product of bytes times its scales: `matmul_integer(dynamic_quantize(x), W) * (scale of x * scale of W)`."""
-    if node.word != "mul" or len(views) != 2:
+    if node.op != "mul" or len(views) != 2:
         return False
     for bytes_, scales in (views.values(), reversed(views.values())):
         made, scaled = lifting.maker.get(bytes_.value), lifting.maker.get(scales.value)
-        if made is None or made.word != "matmul_integer" or scaled is None or scaled.word != "mul":
+        if made is None or made.op != "matmul_integer" or scaled is None or scaled.op != "mul":
             continue
         quantizer = lifting.maker.get(made.inputs[0])
         own = [name for name in scaled.inputs if name in lifting.weights]
         other = [name for name in scaled.inputs if name not in lifting.weights]
-        if quantizer is None or quantizer.word != "dynamic_quantize" or len(own) != 1:
+        if quantizer is None or quantizer.op != "dynamic_quantize" or len(own) != 1:
             return False
         if made.inputs[1] not in lifting.weights or other != [quantizer.outputs[1]]:
             return False

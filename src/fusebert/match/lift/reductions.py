@@ -36,7 +36,7 @@ def reduce(lifting: Lifting, node: Node) -> bool:
         return False
     name, dims = found
     out = node.outputs[0]
-    lifting.emit(node.word, (name, LAST), out, (*dims[:-1], ()), node, keepdims=True)
+    lifting.emit(node.op, (name, LAST), out, (*dims[:-1], ()), node, keepdims=True)
     keep = node.attributes.get("keepdims")
     left = tuple(() if i in places else g for i, g in enumerate(view.dims) if keep or i not in places)
     lifting.views[out] = View(out, left)
@@ -55,9 +55,9 @@ def softmax(lifting: Lifting, node: Node) -> bool:
         return False
     name, dims = found
     made = lifting.maker.get(name)
-    if made is not None and made.word == "add":  # softmax does not see a number that is added to all
+    if made is not None and made.op == "add":  # softmax does not see a number that is added to all
         name = next((n for n, o in (made.inputs, made.inputs[::-1]) if lifting.scalar(o) is not None), name)
-    lifting.emit(node.word, (name,), node.outputs[0], dims, node, **({} if node.word == "softmax" else {"axis": -1}))
+    lifting.emit(node.op, (name,), node.outputs[0], dims, node, **({} if node.op == "softmax" else {"axis": -1}))
     lifting.views[node.outputs[0]] = View(node.outputs[0], view.dims)
     return True
 

@@ -30,16 +30,16 @@ SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)
 
 def numbers_read(node: Node) -> list[str]:
     """The tensors whose numbers a node reads, not only their shape."""
-    return [name for i, name in enumerate(node.inputs) if name and i not in SHAPE_ONLY.get(node.word, ())]
+    return [name for i, name in enumerate(node.inputs) if name and i not in SHAPE_ONLY.get(node.op, ())]
 
 
 def meaning(node: Node, inputs: list[Any]) -> list[Array] | None:
     """What a node makes of arrays; None if it has no meaning for them."""
-    if node.word not in MEANING:
+    if node.op not in MEANING:
         return None
     try:
         with np.errstate(all="ignore"):
-            made = MEANING[node.word](*inputs, **{k: v for k, v in node.attributes.items() if k != "^"})
+            made = MEANING[node.op](*inputs, **{k: v for k, v in node.attributes.items() if k != "^"})
     except Exception:  # the probe is not a real input; whatever it breaks is only not known
         return None
     return [np.asarray(a) for a in (made if isinstance(made, (tuple, list)) else (made,))]
@@ -50,16 +50,16 @@ def example(node: Node, inputs: list[Array | None]) -> list[Array] | None:
     told without computing it."""
     shapes = [a.shape for a in inputs if a is not None]
     try:
-        if node.word in ELEMENTWISE or node.word in _ALONG or node.word == "layer_norm":
-            shape = shapes[0] if node.word in _ALONG else broadcast(*shapes)
-        elif node.word in ("matmul", "matmul_integer") and len(shapes) > 1:
+        if node.op in ELEMENTWISE or node.op in _ALONG or node.op == "layer_norm":
+            shape = shapes[0] if node.op in _ALONG else broadcast(*shapes)
+        elif node.op in ("matmul", "matmul_integer") and len(shapes) > 1:
             shape = product_shape(shapes[0], shapes[1], node.attributes)
-        elif node.word == "concat":
+        elif node.op == "concat":
             axis = int(node.attributes["axis"]) % len(shapes[0])
             shape = (*shapes[0][:axis], sum(s[axis] for s in shapes), *shapes[0][axis + 1 :])
         else:
-            numbers = 0 if node.word in _VIEWS else result_size(node, inputs)
-            read = 0 if node.word in (*_VIEWS, "gather") else sum(a.size for a in inputs if a is not None)
+            numbers = 0 if node.op in _VIEWS else result_size(node, inputs)
+            read = 0 if node.op in (*_VIEWS, "gather") else sum(a.size for a in inputs if a is not None)
             return None if max(numbers, read) > _MOST else meaning(node, inputs)
         one = meaning(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
         return None if one is None else [np.broadcast_to(np.zeros((), a.dtype), shape) for a in one]

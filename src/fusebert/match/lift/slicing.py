@@ -142,7 +142,7 @@ def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> b
         return False
     canonical = ax.settled(lifting.dims[view.value])
     out, made = node.outputs[0], lifting.maker.get(view.value)
-    if made is not None and made.word == "linear" and (at := _within(canonical[-1], group)) is not None:
+    if made is not None and made.op == "linear" and (at := _within(canonical[-1], group)) is not None:
         index %= ax.size_of(group)[0]
         instead = columns(lifting, node, out, view, at, len(group), (index, index + 1), ())
         dims = tuple(tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in dims)
@@ -194,7 +194,7 @@ def part(lifting: Lifting, node: Node, out: str, axis: int, first: int, last: in
     group = ax.atoms(view.dims[axis])
     made = lifting.maker.get(view.value)
     at = _within(ax.settled(lifting.dims[view.value])[-1], group) if group else None
-    if made is None or made.word != "linear" or at is None:
+    if made is None or made.op != "linear" or at is None:
         return False
     new = ax.fresh([(last - first, last - first)])[0]
     instead = columns(lifting, node, out, view, at, len(group), (first, last), new)
@@ -243,7 +243,7 @@ def join(lifting: Lifting, node: Node) -> bool:
         return False
     seen = [view for view in views if view is not None]
     rank = len(seen[0].dims)
-    stacks = node.word == "stack"
+    stacks = node.op == "stack"
     axis = int(node.attributes.get("axis", 0)) % (rank + stacks)
     for other in seen[1:]:
         if len(other.dims) != rank:
@@ -257,7 +257,7 @@ def join(lifting: Lifting, node: Node) -> bool:
         return False
     new = ax.fresh([shapes[0][axis]])[0]
     dims = (*seen[0].dims[:axis], new, *seen[0].dims[axis + (not stacks) :])
-    lifting.emit(node.word, tuple(names), node.outputs[0], dims, node, axis=axis)
+    lifting.emit(node.op, tuple(names), node.outputs[0], dims, node, axis=axis)
     lifting.views[node.outputs[0]] = View(node.outputs[0], dims)
     return True
 

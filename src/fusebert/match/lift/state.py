@@ -70,7 +70,7 @@ class Lifting(Known):
         if key not in self.multiplied:
             name = f"{view.value} x {view.factor:g}"
             made = self.maker.get(view.value)
-            if made is not None and made.word == "scores":
+            if made is not None and made.op == "scores":
                 scale = made.attributes["scale"] * view.factor
                 self.emit("scores", made.inputs, name, self.dims[view.value], made, scale=scale)
             else:
@@ -93,9 +93,9 @@ class Lifting(Known):
             made = self.maker.get(value)
             name = f"{value} @{len(laid)}"
             turned = len(source) > 1 and target == (*source[:-2], source[-1], source[-2])
-            if made is not None and made.word == "scores" and turned:
+            if made is not None and made.op == "scores" and turned:
                 self.emit("scores", (made.inputs[1], made.inputs[0]), name, target, made, **made.attributes)
-            elif made is not None and made.word == "mask" and turned:
+            elif made is not None and made.op == "mask" and turned:
                 self._turn_mask(made, name, target)
             elif _splits_heads(source, target):
                 self.emit("split_heads", (value,), name, target, made, heads=target[-3][0].size[0])
@@ -132,7 +132,7 @@ class Lifting(Known):
         for name in node.inputs:
             view = self.view(name) if name and name not in self.weights else None
             inputs.append(name if view is None else self.lay(view, view.dims))
-        self.nodes.append(Node(node.word, tuple(inputs), node.outputs, node.attributes, node.name, node.function))
+        self.nodes.append(Node(node.op, tuple(inputs), node.outputs, node.attributes, node.name, node.function))
         self.kept.update(node.outputs)
         shapes = self.shapes(node)
         for place, name in enumerate(node.outputs):
@@ -162,7 +162,7 @@ class Lifting(Known):
             outputs.append(name if view is None or name in self.weights else self.lay(view, view.dims))
         probes: tuple[Probe, Probe] = dict(self.probes[0]), dict(self.probes[1])
         for node in self.nodes:
-            if node.word in SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
+            if node.op in SHAPE_ONLY and (pair := self.arrays.get(node.outputs[0])) is not None:
                 probes[0][node.outputs[0]], probes[1][node.outputs[0]] = pair
         graph = Graph(
             tuple(self.nodes),

@@ -24,14 +24,14 @@ _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below anoth
 
 def bert_node(node: Node) -> BertNode | None:
     """What runs a node, if it is one of ours."""
-    return BertNode(node) if node.word in OPS else None
+    return BertNode(node) if node.op in OPS else None
 
 
 class BertNode:
     """One node. Its weights are packed on the first call, and stay the same."""
 
     def __init__(self, node: Node) -> None:
-        self._op = node.word
+        self._op = node.op
         self._places = [_place(tensor) for tensor in node.outputs]
         self._engine: EncoderEngine | None = None
 

@@ -88,7 +88,7 @@ def roles_of(path: Path, inputs: Sequence[Input], graph: Graph | None, told: Tol
 def words(graph: Graph) -> set[str]:
     """Every operation that occurs in a graph or its functions."""
     functions = (function.nodes for function in graph.functions.values())
-    return {node.word for nodes in (graph.nodes, *functions) for node in nodes}
+    return {node.op for nodes in (graph.nodes, *functions) for node in nodes}
 
 
 def sizes_of(shape: Any) -> tuple[int | None, ...] | None:

@@ -58,7 +58,7 @@ class TensorFlow(Runner):
             text_format.Parse(data, definition)
         else:
             definition.ParseFromString(data)
-        effects = {tensor for node in graph.nodes if node.word in EFFECTS for tensor in node.outputs}
+        effects = {tensor for node in graph.nodes if node.op in EFFECTS for tensor in node.outputs}
         self._kept = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
         element = self._kept.graph.as_graph_element
         self.outputs = tuple(tensor for tensor in graph.outputs if tensor not in effects)
