@@ -15,7 +15,7 @@ import fusebert
 from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
 from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.find import Finding, Found
+from fusebert.match.find import Finding, FoundEncoder
 from fusebert.ops.graph import Graph
 from fusebert.ops.vocabulary import evaluate
 from fusebert.values.forms import reference
@@ -267,7 +267,7 @@ def close(
         return
     standalone = Model(whole.network, make_plan("fp32", len(whole.network.encoder.blocks)))
     named = {role: feeds[name] for role, name in whole.inputs.items()}
-    if any("give a mask" in text for text in whole.left_out):
+    if any("give a mask" in text for text in whole.omitted):
         named["mask"] = feeds[whole.inputs["ids"]] != finding.encoders[0].mask.hidden_id
     mask = named.get("mask")
     if mask is not None and mask.ndim == 2:
@@ -277,7 +277,7 @@ def close(
         assert error(answers[name], wanted[place]) < tolerance, f"stand-alone {name}"
 
 
-def bias(found: Found, feeds: dict[str, np.ndarray]) -> np.ndarray | None:
+def bias(found: FoundEncoder, feeds: dict[str, np.ndarray]) -> np.ndarray | None:
     """What an encoder's mask says is to be added to the scores."""
     if found.mask.kind == "none":
         return None

@@ -102,7 +102,7 @@ def test_the_stand_alone_model_gives_the_frameworks_answers(name):
             assert error(np.stack(got["hidden_states"]), hidden) <= entry.tolerance, kind
         for mine, place in whole.outputs.items():
             assert error(got[mine], entry.outputs(kind)[outputs[place]]) <= entry.tolerance, (kind, mine)
-        assert whole.outputs or hidden is not None or whole.left_out
+        assert whole.outputs or hidden is not None or whole.omitted
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -139,11 +139,11 @@ def test_two_encoders_are_not_one_model():
 
 def test_an_eight_bit_graph_says_so():
     assert found("int8-dynamic-bert").raised.quantized
-    assert any("8 bits" in what for what in assemble(found("int8-qdq-bert")).left_out)
+    assert any("8 bits" in what for what in assemble(found("int8-qdq-bert")).omitted)
 
 
 def test_a_size_that_is_baked_in_is_told():
-    assert found("onnx-own-native").raised.baked == {1: 7}
+    assert found("onnx-own-native").raised.fixed_sizes == {1: 7}
 
 
 def test_copies_that_no_signature_reaches_are_found_when_asked_for():

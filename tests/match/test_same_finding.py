@@ -52,8 +52,8 @@ def told(finding: Finding, graph: Graph) -> dict:
     places = {name: place for place, name in enumerate(graph.inputs)}
     weights = finding.raised.graph.weights
     return {
-        "sizes": [(m.holes["heads"], m.holes["activation"], m.holes["scale"]) for m in one.layers],
-        "epsilons": [(m.holes["attention_norm.epsilon"], m.holes["output_norm.epsilon"]) for m in one.layers],
+        "sizes": [(m.bindings["heads"], m.bindings["activation"], m.bindings["scale"]) for m in one.layers],
+        "epsilons": [(m.bindings["attention_norm.epsilon"], m.bindings["output_norm.epsilon"]) for m in one.layers],
         "hidden": one.hidden,
         "mask": (one.mask.kind, places.get(one.mask.tensor), one.mask.hidden_id),
         "readers": set(one.readers),
@@ -76,7 +76,7 @@ def check(name: str, rewritten: Graph) -> None:
     assert told(finding, rewritten) == wanted
     again = assemble(finding)
     assert again.outputs == whole.outputs
-    assert len(again.left_out) == len(whole.left_out)
+    assert len(again.omitted) == len(whole.omitted)
     same_input = dict(zip(graph.inputs, rewritten.inputs, strict=True))
     assert again.inputs == {role: same_input[tensor] for role, tensor in whole.inputs.items()}
     assert again.network.embeddings.padding_id == whole.network.embeddings.padding_id

@@ -10,10 +10,10 @@ from variants import BAD, GOOD
 
 from fusebert.errors import UnsupportedError
 from fusebert.match.assemble import assemble
-from fusebert.match.find import Found
+from fusebert.match.find import FoundEncoder
 
 
-def said(found: Found) -> dict:
+def said(found: FoundEncoder) -> dict:
     return {
         "layers": len(found.layers),
         "hidden": found.hidden,

@@ -83,7 +83,7 @@ def _load_graph(
     network = assembled.network
     if assembled.only_rows and head is None:
         raise UnsupportedError(
-            f"{path} makes what no stand-alone model makes: {'; '.join(assembled.left_out)}; ask for head 'none' to "
+            f"{path} makes what no stand-alone model makes: {'; '.join(assembled.omitted)}; ask for head 'none' to "
             "get the encoder's rows instead, or optimise it for its own framework"
         )
     if head not in (None, network.head.kind):
@@ -95,7 +95,7 @@ def _load_graph(
     folders = [path, path / "assets"] if path.is_dir() else [path.parent]
     folder = next((f for f in folders if any((f / n).is_file() for n in ("tokenizer.json", "vocab.txt"))), folders[0])
     model = _packed(network, folder, precision, threads, padding, ranges)
-    model.left_out = assembled.left_out
+    model.left_out = assembled.omitted
     return model
 
 

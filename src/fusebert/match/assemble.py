@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from fusebert.errors import UnsupportedError
 from fusebert.match.axes import shape_of
 from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, Found, nearest_of
+from fusebert.match.find import Finding, FoundEncoder, nearest_of
 from fusebert.match.head import read_head
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.lift.state import Lifted
-from fusebert.match.weights import Pieces
+from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Network
@@ -30,14 +30,14 @@ class Assembled:
     outputs: Mapping[str, int]
     encoder_output: str
     counts_positions: bool  # the mask only says how many positions are seen
-    left_out: tuple[str, ...]
+    omitted: tuple[str, ...]
     only_rows: bool  # the graph makes something of the encoder's rows that the model does not: it gives the rows
 
 
-def read_encoder(raised: Lifted, found: Found) -> Encoder:
+def read_encoder(raised: Lifted, found: FoundEncoder) -> Encoder:
     """An encoder with its weights, which are read now."""
-    pieces = Pieces(raised, found)
-    return Encoder.of(found.hidden, tuple(block for match in found.layers for block in pieces.layer(match.holes)))
+    weights = Weights(raised, found)
+    return Encoder.of(found.hidden, tuple(block for match in found.layers for block in weights.layer(match.bindings)))
 
 
 def assemble(finding: Finding) -> Assembled:
@@ -53,23 +53,23 @@ def assemble(finding: Finding) -> Assembled:
         raise UnsupportedError(f"what is around the encoder makes no sense: {error}") from error
 
 
-def _assemble(finding: Finding, found: Found) -> Assembled:
-    pieces = Pieces(finding.raised, found)
-    embeddings, inputs = read_embeddings(pieces)
+def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
+    weights = Weights(finding.raised, found)
+    embeddings, inputs = read_embeddings(weights)
     positions = inputs.pop("positions", "")
-    gives = read_head(pieces, len(embeddings.word))
+    gives = read_head(weights, len(embeddings.word))
     if gives.head.kind == "none":
         _check_last(finding, found, gives.unclear)
-    left_out = list(gives.left_out)
+    omitted = list(gives.omitted)
     if found.mask.kind == "ids":
-        left_out.append(f"hiding positions with id {found.mask.hidden_id}, so give a mask")
+        omitted.append(f"hiding positions with id {found.mask.hidden_id}, so give a mask")
     elif found.mask.kind != "none":
         inputs["mask"] = found.mask.tensor
     counts = found.mask.kind == "lengths"
     if counts:
-        left_out.append("taking a mask for a number of positions: it may hide any of them")
+        omitted.append("taking a mask for a number of positions: it may hide any of them")
     if finding.raised.quantized:
-        left_out.append("rounding of what goes into the products to 8 bits")
+        omitted.append("rounding of what goes into the products to 8 bits")
     labels = len(gives.head.steps[-1].linear.weight) if gives.head.kind in ("sequence", "token") else 0
     network = Network(
         family="bert" if embeddings.padding_id is None else "roberta",
@@ -79,10 +79,10 @@ def _assemble(finding: Finding, found: Found) -> Assembled:
         labels=tuple(f"LABEL_{i}" for i in range(labels)),
         problem="regression" if gives.head.kind == "sequence" and labels == 1 else "single_label",
     )
-    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(left_out), not gives.made)
+    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(omitted), not gives.made)
 
 
-def _check_last(finding: Finding, found: Found, unclear: tuple[str, ...]) -> None:
+def _check_last(finding: Finding, found: FoundEncoder, unclear: tuple[str, ...]) -> None:
     """Refuses an encoder that is only the first part of a longer one: its rows would pass for the last ones. That is so
     where an output that is not understood is rows of the same kind, or where a LayerNorm of a sum is on the way to it.
     """

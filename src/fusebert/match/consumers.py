@@ -28,7 +28,7 @@ def may_skip(kinds: tuple[str, ...]) -> bool:
     return _SKIPPING.issuperset(kinds)
 
 
-def readers_of(
+def consumers_of(
     lifted: Lifted, trials: Trials, outputs: tuple[str, ...], mask: Mask, inside: set[int]
 ) -> tuple[str, ...]:
     """The kinds of readers of an encoder's outputs, each once; nodes inside the encoder are none."""

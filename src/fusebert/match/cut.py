@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fusebert.errors import UnsupportedError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
-from fusebert.match.find import Finding, Found
+from fusebert.match.find import Finding, FoundEncoder
 from fusebert.match.lift.state import Lifted
 from fusebert.ops.graph import Graph, TensorType
 
@@ -18,7 +18,7 @@ class Cut:
     """`rows` goes in and `outputs` come out: the last layer's and those of `taps`, which are layers by number. All are
     `[batch, length, hidden]`, or `[batch * length, hidden]` where `flat`. `mask` is "" where there is none."""
 
-    found: Found
+    found: FoundEncoder
     rows: str
     flat: bool
     mask: str
@@ -29,7 +29,7 @@ class Cut:
     dtype: str  # of the rows
 
 
-def cut(finding: Finding, found: Found) -> Cut:
+def cut(finding: Finding, found: FoundEncoder) -> Cut:
     """Where an encoder can be cut out; raises UnsupportedError with the reason where it cannot."""
     if found.inner_taps:
         raise UnsupportedError(
@@ -53,7 +53,7 @@ def cut(finding: Finding, found: Found) -> Cut:
     return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype)
 
 
-def embedded(finding: Finding, found: Found) -> str | None:
+def embedded(finding: Finding, found: FoundEncoder) -> str | None:
     """The tensor `[batch, length, hidden]` that the embeddings make, if there is one."""
     return _Tensors(finding.raised).seen(found.input, flat=False)
 
@@ -100,7 +100,7 @@ class _Tensors:
         fitting = [name for name, dims in self._views.get(value, ()) if _flat(dims, canonical) is flat]
         return value if value in fitting else fitting[0] if fitting else None
 
-    def mask(self, found: Found) -> tuple[str, str]:
+    def mask(self, found: FoundEncoder) -> tuple[str, str]:
         """The mask as it can be given: 0/1 rows or lengths of an input, or what is added to the scores."""
         mask = found.mask
         if mask.kind == "none":

@@ -7,31 +7,31 @@ import numpy as np
 from fusebert.errors import UnsupportedError
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
-from fusebert.match.weights import Pieces, keeps_order
+from fusebert.match.weights import Weights, keeps_order
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Norm
 from fusebert.values.network import Embeddings, positions
 
 
-def read_embeddings(pieces: Pieces) -> tuple[Embeddings, dict[str, str]]:
+def read_embeddings(weights: Weights) -> tuple[Embeddings, dict[str, str]]:
     """The embeddings that an encoder reads, and the tensors they are looked up by: the inputs ids and types, and
     positions where they do not count from 0."""
-    return _Reading(pieces).read()
+    return _Reading(weights).read()
 
 
 class _Reading:
-    def __init__(self, pieces: Pieces) -> None:
-        self._pieces, self._raised, self._graph = pieces, pieces.raised, pieces.graph
-        self._trials = Trials(pieces.raised)
+    def __init__(self, weights: Weights) -> None:
+        self._weights, self._raised, self._graph = weights, weights.raised, weights.graph
+        self._trials = Trials(weights.raised)
 
     def read(self) -> tuple[Embeddings, dict[str, str]]:
-        tensor = self._pieces.found.input
-        while (laid := self._pieces.made(tensor, "arrange")) is not None and keeps_order(laid):
+        tensor = self._weights.found.input
+        while (laid := self._weights.made(tensor, "arrange")) is not None and keeps_order(laid):
             tensor = laid.inputs[0]
-        project = self._pieces.made(tensor, "linear")
+        project = self._weights.made(tensor, "linear")
         if project is not None:
             tensor = project.inputs[0]
-        norm = self._pieces.made(tensor, "layer_norm")
+        norm = self._weights.made(tensor, "layer_norm")
         if norm is None:
             raise self._stuck(tensor, "a LayerNorm of embeddings")
         tables: list[tuple[str, Array]] = []  # read by an input
@@ -59,21 +59,21 @@ class _Reading:
             word=tables[0][1],
             position=position,
             kind=tables[1][1] if len(tables) > 1 else None,
-            norm=self._pieces.norm(norm),
-            project=None if project is None else self._pieces.linear(project),
+            norm=self._weights.norm(norm),
+            project=None if project is None else self._weights.linear(project),
             padding_id=padding_id,
         )
-        if padding_id is not None and (node := self._pieces.made(counted, "embed")) is not None:
+        if padding_id is not None and (node := self._weights.made(counted, "embed")) is not None:
             inputs["positions"] = node.inputs[1]
         return made, inputs
 
     def _stuck(self, tensor: str, wanted: str) -> UnsupportedError:
-        node = self._pieces.maker(tensor)
+        node = self._weights.maker(tensor)
         there = f"{node.op} at node {node.name}" if node else f"{tensor}"
         return UnsupportedError(f"embeddings: {wanted} was expected, but there is {there}")
 
     def _terms(self, tensor: str) -> list[str]:
-        node = self._pieces.made(tensor, "add")
+        node = self._weights.made(tensor, "add")
         return [tensor] if node is None else [term for name in node.inputs for term in self._terms(name)]
 
     def _term(self, tensor: str) -> tuple[str, Array, int | None]:
@@ -84,7 +84,7 @@ class _Reading:
                 raise self._stuck(tensor, "rows of numbers")
             rows = array.reshape(-1, array.shape[-1])
             return ("always", rows[0], None) if len(rows) == 1 else ("position", rows, None)
-        node = self._pieces.maker(tensor)
+        node = self._weights.maker(tensor)
         if node is not None and node.op == "embed" and node.inputs[0] in self._graph.weights:
             table = self._graph.weights[node.inputs[0]].read()
             return self._looked_up(tensor, table, node.inputs[1])

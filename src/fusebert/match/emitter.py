@@ -1,4 +1,4 @@
-"""The hand that rules write with: says primitive words about the node at hand and keeps what was said, in order.
+"""The hand that rules write with: says primitive words about the node at hand and keeps what was emitted, in order.
 
 A rule is a function `rule(e, *inputs, **attributes)` that gives the tensors which the node's outputs are."""
 
@@ -22,7 +22,7 @@ TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"
 TRUTHS |= {"isnan", "isinf"}
 _WHOLES = {"shape", "size", "argmax", "argmin", "nonzero"}
 _TYPED_BY = {"where": 1, "fill": 1, "dequantize": 1, "key_mask": 1, "one_hot": 2}  # by which input; else the first
-_QUIET = {"identity", "cast", "reshape", "squeeze", "unsqueeze", "shape", "transpose"}
+_PASSTHROUGH = {"identity", "cast", "reshape", "squeeze", "unsqueeze", "shape", "transpose"}
 _UNTYPED = {"quantize", "dynamic_quantize", "matmul_integer", "mask_index"}
 
 
@@ -37,7 +37,7 @@ class Emitter:
         self._flat, self._opsets, self._numbered = flat, opsets, numbered_outputs
         self._taken = {*flat.inputs, *flat.weights, *(t for node in flat.nodes for t in (*node.outputs, *node.inputs))}
         self._made: dict[str, Node] = {}
-        self._said: list[Node] = []
+        self._emitted: list[Node] = []
         self.node = Node("", (), ())
         self.nodes: list[Node] = []
         self.weights: dict[str, Weight] = dict(flat.weights)
@@ -50,20 +50,20 @@ class Emitter:
     def __getattr__(self, word: str) -> Callable[..., str]:
         if word not in MEANING:
             raise AttributeError(word)
-        return partial(self.say, word)
+        return partial(self.emit, word)
 
-    def say(self, word: str, /, *inputs: str, **attributes: Any) -> str:
+    def emit(self, word: str, /, *inputs: str, **attributes: Any) -> str:
         """Says a word with one result; gives the result's name."""
-        return self.say_many(word, 1, *inputs, **attributes)[0]
+        return self.emit_many(word, 1, *inputs, **attributes)[0]
 
-    def say_many(self, word: str, results: int, /, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+    def emit_many(self, word: str, results: int, /, *inputs: str, **attributes: Any) -> tuple[str, ...]:
         """Says a word with several results; gives their names."""
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
         if not inputs:
             raise NotCoveredError(f"{word} of nothing")
         outputs = tuple(self._fresh() for _ in range(results))
-        self._said.append(node := Node(word, inputs, outputs, attributes, self.node.name, self.node.function))
+        self._emitted.append(node := Node(word, inputs, outputs, attributes, self.node.name, self.node.function))
         self._made |= dict.fromkeys(outputs, node)
         return outputs
 
@@ -82,11 +82,11 @@ class Emitter:
         return tuple(int(n) for n in np.ravel(self._constant(tensor)))
 
     def _constant(self, tensor: str, deepest: int = 8) -> Array:
-        """A small constant, also where words that change little were said about it."""
+        """A small constant, also where words that change little were emitted about it."""
         weight, node = self.weights.get(tensor), self._made.get(tensor)
         if weight is not None and math.prod(weight.shape) <= 64:
             return weight.read()
-        if weight is not None or node is None or node.op not in _QUIET or not deepest:
+        if weight is not None or node is None or node.op not in _PASSTHROUGH or not deepest:
             raise NotCoveredError(f"{tensor} is not a small constant")
         inputs = [self._constant(name, deepest - 1) for name in node.inputs]
         return np.asarray(MEANING[node.op](*inputs, **node.attributes))
@@ -127,18 +127,18 @@ class Emitter:
 
     def translate(self, node: Node, rule: Rule | None) -> None:
         """Says what a rule makes of a node; a node without one, or of a form it does not cover, keeps its own word."""
-        self.node, self._said = node, []
+        self.node, self._emitted = node, []
         try:
             results = rule(self, *node.inputs, **node.attributes) if rule else ()
         except (NotCoveredError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-            results, self._said = (), []
+            results, self._emitted = (), []
         self._bind((results,) if isinstance(results, str) else results)
-        self.nodes += self._said
-        self._made |= {tensor: said for said in self._said for tensor in said.outputs if tensor}
+        self.nodes += self._emitted
+        self._made |= {tensor: emitted for emitted in self._emitted for tensor in emitted.outputs if tensor}
 
     def _bind(self, results: tuple[str, ...]) -> None:
         """Gives the results the names of the node's outputs; outputs that no result is for keep the node alive."""
-        fresh = {tensor for said in self._said for tensor in said.outputs}
+        fresh = {tensor for emitted in self._emitted for tensor in emitted.outputs}
         names: dict[str, str] = {}
         copies, left = [], []
         for position, output in enumerate(self.node.outputs):
@@ -151,16 +151,16 @@ class Emitter:
                 names[result] = output
             else:
                 copies.append((result, output))
-        self._said = [_renamed(said, names) for said in self._said]
+        self._emitted = [_renamed(emitted, names) for emitted in self._emitted]
         for result, output in copies:
             source = names.get(result, result)
-            self._said.append(Node("identity", (source,), (output,), {}, self.node.name, self.node.function))
+            self._emitted.append(Node("identity", (source,), (output,), {}, self.node.name, self.node.function))
         if any(left):
-            self._said.append(replace(self.node, outputs=tuple(left)))
+            self._emitted.append(replace(self.node, outputs=tuple(left)))
 
     def _fresh(self) -> str:
         stem = next(filter(None, self.node.outputs), self.node.name)
-        number = len(self._said) + len(self.weights) - len(self._flat.weights)
+        number = len(self._emitted) + len(self.weights) - len(self._flat.weights)
         while (name := f"{stem}~{number}") in self._taken:
             number += 1
         self._taken.add(name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusebert.match.consumers import may_skip, readers_of
+from fusebert.match.consumers import consumers_of, may_skip
 from fusebert.match.lift import lift
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.lift.state import Lifted
@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundEncoder:
     """One encoder in a graph. `input` and `output` are the tensors that go in and come out; `taps` are outputs of inner
     layers that someone else reads, and `inner_taps` other inner tensors; `readers` say what is read of the output."""
 
@@ -50,7 +50,7 @@ class Found:
     @property
     def heads(self) -> int:
         """Of the first layer; layers may differ."""
-        return int(self.layers[0].holes["heads"])
+        return int(self.layers[0].bindings["heads"])
 
     @property
     def inner(self) -> int:
@@ -60,17 +60,17 @@ class Found:
     @property
     def activation(self) -> str:
         """The first layer's activation."""
-        return str(self.layers[0].holes["activation"])
+        return str(self.layers[0].bindings["activation"])
 
     @property
     def epsilon(self) -> float:
         """The first layer's LayerNorm epsilon."""
-        return float(self.layers[0].holes["output_norm.epsilon"])
+        return float(self.layers[0].bindings["output_norm.epsilon"])
 
     @property
     def scale(self) -> float:
         """What the first layer's scores are multiplied by."""
-        return float(self.layers[0].holes["scale"])
+        return float(self.layers[0].bindings["scale"])
 
     @property
     def may_skip(self) -> bool:
@@ -84,7 +84,7 @@ class Finding:
     `translated` is the graph in primitive words, `raised` in large ones. `unmatched` are the LayerNorms that end no
     layer of an encoder, by what they make, with what stopped the search."""
 
-    encoders: tuple[Found, ...]
+    encoders: tuple[FoundEncoder, ...]
     misses: tuple[Miss, ...]
     rows: tuple[Row, ...]
     raised: Lifted
@@ -96,13 +96,13 @@ def find(graph: Graph) -> Finding:
     """Every encoder in a graph."""
     translated = translate(graph)
     finding = _find(translated, {})
-    if not finding.encoders and finding.raised.baked:
-        return _find(translated, finding.raised.baked)
+    if not finding.encoders and finding.raised.fixed_sizes:
+        return _find(translated, finding.raised.fixed_sizes)
     return finding
 
 
-def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
-    raised, rows = raise_words(translated, baked)
+def _find(translated: Graph, fixed_sizes: Mapping[int, int]) -> Finding:
+    raised, rows = raise_words(translated, fixed_sizes)
     search = Search(raised.graph, raised.kept)
     matches: dict[str, Match] = {}
     unmatched: dict[str, Miss] = {}
@@ -112,16 +112,16 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
             if isinstance(result, Match):
                 matches[node.outputs[0]] = result
                 names = tuple(dict.fromkeys(n.name for n in result.nodes))
-                rows.append(Row("layer", names, f"reads {result.holes['x']}, makes {result.output}"))
+                rows.append(Row("layer", names, f"reads {result.bindings['x']}, makes {result.output}"))
             else:
                 unmatched[node.outputs[0]] = result
     misses = list(unmatched.values())
     trials = Trials(raised)
     masks = Masks(raised, trials)
-    encoders: dict[tuple[tuple[str, str], ...], Found] = {}
+    encoders: dict[tuple[tuple[str, str], ...], FoundEncoder] = {}
     for chain in _chains(matches):
         for part in _same_mask(chain, masks):
-            mask = masks.read(part[0].holes["mask"], part[0].holes["heads"])
+            mask = masks.read(part[0].bindings["mask"], part[0].bindings["heads"])
             if mask.kind == "refused":
                 rows.append(Row("mask", (mask.added,), mask.reason))
                 misses.append(Miss(len(pattern().nodes), "a mask", mask.reason, mask.added, part[0].nodes[0].function))
@@ -137,19 +137,19 @@ def _find(translated: Graph, baked: Mapping[int, int]) -> Finding:
     return Finding(tuple(encoders.values()), tuple(nearest), tuple(rows), raised, translated, unmatched)
 
 
-def raise_words(translated: Graph, baked: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:
+def raise_words(translated: Graph, fixed_sizes: Mapping[int, int] | None = None) -> tuple[Lifted, list[Row]]:
     """A translated graph in the vocabulary of `ops`, and a row for every word that was put together."""
-    lifted = lift(translated, make_probes(translated, baked))
+    lifted = lift(translated, make_probes(translated, fixed_sizes))
     raised, rows = recognise(lifted.graph, lifted.dims, lifted.kept)
-    return replace(lifted, graph=raised, baked={**lifted.baked, **(baked or {})}), rows
+    return replace(lifted, graph=raised, fixed_sizes={**lifted.fixed_sizes, **(fixed_sizes or {})}), rows
 
 
 def _chains(matches: Mapping[str, Match]) -> list[list[Match]]:
     """Layers one after the other, as long as each reads what the one before makes."""
-    after = {match.holes["x"]: match for match in matches.values()}
+    after = {match.bindings["x"]: match for match in matches.values()}
     chains = []
     for match in matches.values():
-        if match.holes["x"] in matches and after[match.holes["x"]] is match:
+        if match.bindings["x"] in matches and after[match.bindings["x"]] is match:
             continue
         chain = [match]
         while (following := after.get(chain[-1].output)) is not None:
@@ -162,9 +162,9 @@ def _same_mask(chain: list[Match], masks: Masks) -> list[list[Match]]:
     """The chain, divided where the mask or the width changes."""
     parts: list[list[Match]] = []
     for match in chain:
-        mask = masks.read(match.holes["mask"], match.holes["heads"])
+        mask = masks.read(match.bindings["mask"], match.bindings["heads"])
         if parts and replace(mask, added="") == replace(
-            masks.read(parts[-1][0].holes["mask"], parts[-1][0].holes["heads"]), added=""
+            masks.read(parts[-1][0].bindings["mask"], parts[-1][0].bindings["heads"]), added=""
         ):
             parts[-1].append(match)
         else:
@@ -172,12 +172,12 @@ def _same_mask(chain: list[Match], masks: Masks) -> list[list[Match]]:
     return parts
 
 
-def _found(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> Found:
+def _found(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> FoundEncoder:
     weights = raised.graph.weights
     sources = []
     for match in chain:
         named = {}
-        for hole, name in match.holes.items():
+        for hole, name in match.bindings.items():
             if isinstance(name, str) and name in weights and "." in hole:
                 root, how = raised.origins.get(name, (name, ""))
                 named[hole] = Source(root, how, weights[name].shape)
@@ -185,9 +185,9 @@ def _found(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> Fo
     inside = {id(node) for match in chain for node in match.nodes}
     taps, inner = _taps(raised.graph, chain, inside)
     function = chain[0].nodes[0].function
-    return Found(
-        tuple(chain), sources[0]["query.weight"].shape[1], mask, chain[0].holes["x"], chain[-1].output, taps, inner,
-        readers_of(raised, trials, (chain[-1].output, *taps), mask, inside), function, tuple(sources),
+    return FoundEncoder(
+        tuple(chain), sources[0]["query.weight"].shape[1], mask, chain[0].bindings["x"], chain[-1].output, taps, inner,
+        consumers_of(raised, trials, (chain[-1].output, *taps), mask, inside), function, tuple(sources),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusebert.match.weights import Pieces, keeps_order
+from fusebert.match.weights import Weights, keeps_order
 from fusebert.values.blocks import Linear
 from fusebert.values.network import Dense, Head
 
@@ -19,7 +19,7 @@ class Gives:
 
     head: Head
     outputs: Mapping[str, int]
-    left_out: tuple[str, ...]
+    omitted: tuple[str, ...]
     made: bool  # whether it makes any output of the graph, perhaps but for what comes after it
     unclear: tuple[str, ...]
 
@@ -35,20 +35,20 @@ class _Way:
     column: str = ""
 
 
-def read_head(pieces: Pieces, vocabulary: int) -> Gives:
+def read_head(weights: Weights, vocabulary: int) -> Gives:
     """The head that explains the graph's outputs best."""
-    names = pieces.graph.outputs
-    ways = [_way(pieces, place, name) for place, name in enumerate(names)]
+    names = weights.graph.outputs
+    ways = [_way(weights, place, name) for place, name in enumerate(names)]
     head, given = _choose(ways, vocabulary)
-    left_out = []
+    omitted = []
     for way in ways:
         if way.place not in given.values():
-            left_out.append(f"output {names[way.place]}, which is not made of linear maps of the encoder's rows")
+            omitted.append(f"output {names[way.place]}, which is not made of linear maps of the encoder's rows")
         elif way.after:
-            left_out.append(f"the {way.after} after output {names[way.place]}")
+            omitted.append(f"the {way.after} after output {names[way.place]}")
     exact = {name: place for name, place in given.items() if not ways[place].after}
     unclear = tuple(names[way.place] for way in ways if not way.base)
-    return Gives(head, exact, tuple(left_out), bool(given), unclear)
+    return Gives(head, exact, tuple(omitted), bool(given), unclear)
 
 
 def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
@@ -73,32 +73,32 @@ def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
     return Head(), {}
 
 
-def _way(pieces: Pieces, place: int, tensor: str) -> _Way:
+def _way(weights: Weights, place: int, tensor: str) -> _Way:
     steps: list[Dense] = []
     after = column = ""
-    while (node := pieces.maker(tensor)) is not None and (
+    while (node := weights.maker(tensor)) is not None and (
         node.op in ("softmax", "log_softmax", "sigmoid") or (node.op == "arrange" and keeps_order(node))
     ):
         after = after if node.op == "arrange" else node.op
         tensor = node.inputs[0]
     while True:
-        while (node := pieces.made(tensor, "arrange")) is not None and keeps_order(node):
+        while (node := weights.made(tensor, "arrange")) is not None and keeps_order(node):
             tensor = node.inputs[0]
-        if tensor == pieces.found.output:
+        if tensor == weights.found.output:
             return _Way(place, "each", tuple(reversed(steps)), after, column)
-        if (node := pieces.made(tensor, "select")) is not None:
-            tokens = len(pieces.raised.dims[pieces.found.output]) - 2
-            at_first = node.inputs[0] == pieces.found.output and node.attributes == {"axis": tokens, "index": 0}
+        if (node := weights.made(tensor, "select")) is not None:
+            tokens = len(weights.raised.dims[weights.found.output]) - 2
+            at_first = node.inputs[0] == weights.found.output and node.attributes == {"axis": tokens, "index": 0}
             return _Way(place, "first" if at_first else "", tuple(reversed(steps)), after, column)
         norm, activation = None, "identity"
-        if (node := pieces.made(tensor, "layer_norm")) is not None:
-            norm, tensor = pieces.norm(node), node.inputs[0]
-        if (node := pieces.made(tensor, "activation")) is not None:
+        if (node := weights.made(tensor, "layer_norm")) is not None:
+            norm, tensor = weights.norm(node), node.inputs[0]
+        if (node := weights.made(tensor, "activation")) is not None:
             activation, tensor = str(node.attributes["name"]), node.inputs[0]
-        if (node := pieces.made(tensor, "linear")) is None:
+        if (node := weights.made(tensor, "linear")) is None:
             return _Way(place, "", ())
-        column = column or pieces.raised.origins.get(node.inputs[1], ("", ""))[1]  # of one map, start comes before end
-        steps.append(Dense(pieces.linear(node), activation, norm))
+        column = column or weights.raised.origins.get(node.inputs[1], ("", ""))[1]  # of one map, start comes before end
+        steps.append(Dense(weights.linear(node), activation, norm))
         tensor = node.inputs[0]
 
 

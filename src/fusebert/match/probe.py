@@ -16,15 +16,15 @@ _LARGEST = 1 << 22  # elements of an input
 Probe = dict[str, Array]
 
 
-def make_probes(graph: Graph, baked: Mapping[int, int] | None = None) -> tuple[Probe, Probe]:
-    """Every input that ids, masks or types can be, filled with zeros and ones, twice. Others are left out. `baked` are
-    sizes that inputs must have by their place, though they are not declared."""
+def make_probes(graph: Graph, fixed_sizes: Mapping[int, int] | None = None) -> tuple[Probe, Probe]:
+    """Two sets of inputs: each input that can be ids, a mask or token types, filled with zeros and ones; others are
+    omitted. `fixed_sizes` are sizes, by dimension, that the graph requires although it does not declare them."""
     taken = {n for weight in graph.weights.values() for n in weight.shape if n > 1}
     free = [p for p in _PRIMES if not any(n % p == 0 for n in taken)] + list(_PRIMES)
     chosen = list(dict.fromkeys(free))[:4]
     small, large = sorted(chosen[:4])[:2], sorted(chosen[:4])[2:]
-    baked = baked or {}
-    first, second = ((baked.get(0, b), baked.get(1, s)) for b, s in (small, large))
+    fixed_sizes = fixed_sizes or {}
+    first, second = ((fixed_sizes.get(0, b), fixed_sizes.get(1, s)) for b, s in (small, large))
     return _fill(graph, first, 0), _fill(graph, second, 1)
 
 

@@ -13,7 +13,7 @@ from fusebert.ops.vocabulary import Record
 from fusebert.values.forms import block
 from fusebert.values.traverse import post_norm_layer
 
-HOLES = {
+BINDINGS = {
     "attention.query": "query", "attention.key": "key", "attention.value": "value", "attention.out": "attention_out",
     "attention.after": "attention_norm", "feed_forward.up": "ffn_in", "feed_forward.down": "ffn_out",
     "feed_forward.after": "output_norm",
@@ -22,11 +22,11 @@ HOLES = {
 
 @dataclass(frozen=True)
 class Match:
-    """One layer: what the pattern's holes are in the graph. `holes` has tensors, weights and attributes by name, such
+    """One layer: what the names in the pattern stand for. `bindings` has tensors, weights and attributes by name, such
     as `x`, `mask`, `query.weight` and `heads`; `nodes` are those the layer is made of."""
 
     output: str
-    holes: Mapping[str, Any]
+    bindings: Mapping[str, Any]
     nodes: tuple[Node, ...]
 
 
@@ -61,7 +61,7 @@ def pattern() -> Graph:
     """The layer as a Graph whose weights and attributes are holes."""
     record = Record()
     x = "x"
-    for form in post_norm_layer(lambda path: _Hole(HOLES[path]), "heads", "activation", "scale"):
+    for form in post_norm_layer(lambda path: _Hole(BINDINGS[path]), "heads", "activation", "scale"):
         x = block(record, x, "mask", form)
     return record.graph(("x", "mask"), (x,))
 
@@ -79,7 +79,7 @@ class Search:
         """The layer that makes a tensor, or what keeps it from being one."""
         attempt = _Attempt(self._graph, self._maker, self._pattern, self._kept)
         for bound in attempt.search(((pattern().outputs[0], tensor),), _Bound({}, ())):
-            return Match(tensor, bound.holes, bound.nodes)
+            return Match(tensor, bound.bindings, bound.nodes)
         return attempt.miss
 
 
@@ -87,7 +87,7 @@ class Search:
 class _Bound:
     """What has been found so far: holes and the pattern's tensors to what they are in the graph."""
 
-    holes: Mapping[str, Any]
+    bindings: Mapping[str, Any]
     nodes: tuple[Node, ...]
 
 
@@ -107,11 +107,11 @@ class _Attempt:
         (wanted, tensor), rest = goals[0], goals[1:]
         node = self.pattern.get(wanted)
         tensor = self._past_identity(tensor)
-        if wanted in bound.holes:
-            if bound.holes[wanted] == tensor:
+        if wanted in bound.bindings:
+            if bound.bindings[wanted] == tensor:
                 yield from self.search(rest, bound)
             else:
-                self._failed(bound, f"the tensor {bound.holes[wanted]}", tensor)
+                self._failed(bound, f"the tensor {bound.bindings[wanted]}", tensor)
         elif node is None:
             if self._fits(wanted, tensor):
                 yield from self.search(rest, _bind(bound, wanted, tensor))
@@ -126,7 +126,7 @@ class _Attempt:
     ) -> Iterator[tuple[tuple[tuple[str, str], ...], dict[str, Any], tuple[Node, ...]]]:
         """How a node of the pattern may be the one that makes a tensor: goals for its inputs, and its attributes."""
         made = self.maker.get(tensor)
-        holes = dict(bound.holes)
+        holes = dict(bound.bindings)
         if made is None or made.op != wanted.op or tensor in self.kept:
             if wanted.op == "mask":  # a model may have none
                 holes["mask"] = None
@@ -186,4 +186,4 @@ class _Attempt:
 
 
 def _bind(bound: _Bound, hole: str, value: Any) -> _Bound:
-    return _Bound({**bound.holes, hole: value}, bound.nodes)
+    return _Bound({**bound.bindings, hole: value}, bound.nodes)

@@ -1,4 +1,4 @@
-"""Pieces: weights of a raised graph as the values a Network is made of. They are read here, and not before."""
+"""Weights of a raised graph as the values a Network is made of. They are read here, and not before."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.match.find import Found
+from fusebert.match.find import FoundEncoder
 from fusebert.match.lift.state import Lifted
-from fusebert.match.search import HOLES
+from fusebert.match.search import BINDINGS
 from fusebert.ops.graph import Array, Node
 from fusebert.values.blocks import Block, Linear, Norm
 from fusebert.values.traverse import is_norm, post_norm_layer
 
 
-class Pieces:
+class Weights:
     """Reads linears, norms and layers off a raised graph."""
 
-    def __init__(self, raised: Lifted, found: Found) -> None:
+    def __init__(self, raised: Lifted, found: FoundEncoder) -> None:
         self.raised, self.graph, self.found = raised, raised.graph, found
         self._maker = {name: node for node in raised.graph.nodes for name in node.outputs}
 
@@ -50,7 +50,7 @@ class Pieces:
         """The blocks of a matched layer."""
 
         def part(path: str) -> Linear | Norm:
-            hole = HOLES[path]
+            hole = BINDINGS[path]
             if is_norm(path):
                 return self._norm(holes[f"{hole}.gain"], holes[f"{hole}.bias"], float(holes[f"{hole}.epsilon"]))
             return self._linear(holes[f"{hole}.weight"], holes[f"{hole}.bias"])

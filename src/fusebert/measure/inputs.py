@@ -15,7 +15,7 @@ from fusebert.formats.tensorflow.bert_op import OPS, precision_of
 from fusebert.match.embeddings import read_embeddings
 from fusebert.match.find import Finding, find
 from fusebert.match.mask import computed
-from fusebert.match.weights import Pieces
+from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 
 ROLES = ("ids", "mask", "types")
@@ -94,7 +94,7 @@ def _understood(graph: Graph | None) -> _Known:
     except FusebertError:
         return _Known(roles=Roles({}, precision=_precision(graph, False)))
     known = _by_encoder(finding) or _by_tables(finding)
-    settled = {place: size for place, size in finding.raised.baked.items() if place < 2}
+    settled = {place: size for place, size in finding.raised.fixed_sizes.items() if place < 2}
     quantized = bool(finding.raised.quantized)
     return replace(known, roles=replace(known.roles, settled=settled, precision=_precision(graph, quantized)))
 
@@ -105,7 +105,7 @@ def _by_encoder(finding: Finding) -> _Known | None:
         return None
     found = finding.encoders[0]
     try:
-        embeddings, tensors = read_embeddings(Pieces(finding.raised, found))
+        embeddings, tensors = read_embeddings(Weights(finding.raised, found))
     except FusebertError:
         return None
     if found.mask.kind in ("rows", "lengths"):

@@ -17,7 +17,7 @@ from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.types import RESOURCE, dtype_name
 from fusebert.match import axes as ax
-from fusebert.match.find import Finding, Found, find
+from fusebert.match.find import Finding, FoundEncoder, find
 from fusebert.match.mask import computed, hiding_value
 from fusebert.match.search import Match
 from fusebert.ops.graph import Array, Graph
@@ -79,7 +79,9 @@ def derive(pattern: Pattern, model: str | Path, function: str | None = None, met
 class _Derivation:
     """One occurrence of the pattern against one encoder."""
 
-    def __init__(self, pattern: Pattern, place: Occurrence, graph: Graph, finding: Finding, found: Found) -> None:
+    def __init__(
+        self, pattern: Pattern, place: Occurrence, graph: Graph, finding: Finding, found: FoundEncoder
+    ) -> None:
         self._pattern, self._place, self._finding, self._found = pattern, place, finding, found
         self._raised = finding.raised
         body = graph.functions[found.function] if found.function else graph
@@ -151,7 +153,7 @@ class _Derivation:
     def _begin(self, last: int, flat: bool) -> tuple[int, Edge]:
         """The first layer, and the input of the pattern that goes into it."""
         for number in reversed(range(last + 1)):
-            value = self._found.layers[number].holes["x"]
+            value = self._found.layers[number].bindings["x"]
             for tensor, edge in self._inputs.items():
                 if self._layout(tensor, value) is flat:
                     return number, edge
@@ -174,7 +176,7 @@ class _Derivation:
 
     def _mask(self, layer: Match) -> tuple[Edge, bool, float | None]:
         """The input that is the mask, whether it is added as it is, and what it adds to scores that it hides."""
-        added = layer.holes["mask"]
+        added = layer.bindings["mask"]
         if added is None:
             raise UnsupportedError(
                 "the encoder has no mask, which the node needs; use fusebert optimize, which makes one"

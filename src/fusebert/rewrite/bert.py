@@ -8,7 +8,7 @@ from typing import Any
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.tensorflow.bert_op import weight_shapes
-from fusebert.match.find import Finding, Found
+from fusebert.match.find import Finding, FoundEncoder
 from fusebert.ops.graph import Graph
 
 _SAME = ("heads", "activation", "scale")  # in all layers of a node
@@ -26,11 +26,11 @@ def call_of(finding: Finding, function: str, body: Graph, tensor: str) -> tuple[
     raise UnsupportedError(f"{tensor} is not a tensor of function {function}")
 
 
-def encoder_attributes(found: Found, layers: range) -> dict[str, Any]:
+def encoder_attributes(found: FoundEncoder, layers: range) -> dict[str, Any]:
     """The attributes that these layers of an encoder have in common; raises where they differ."""
-    first, inner = found.layers[layers[0]].holes, _inner(found, layers[0])
+    first, inner = found.layers[layers[0]].bindings, _inner(found, layers[0])
     for number in layers:
-        holes = found.layers[number].holes
+        holes = found.layers[number].bindings
         epsilons = {holes[f"{norm}.epsilon"] for norm in ("attention_norm", "output_norm")}
         same = all(holes[name] == first[name] for name in _SAME) and _inner(found, number) == inner
         if not same or epsilons != {first["output_norm.epsilon"]}:
@@ -47,14 +47,14 @@ def encoder_attributes(found: Found, layers: range) -> dict[str, Any]:
     }
 
 
-def _inner(found: Found, number: int) -> int:
+def _inner(found: FoundEncoder, number: int) -> int:
     return found.weights[number]["ffn_in.weight"].shape[0]
 
 
 class Reach:
     """The tensors of the flat graph that a node can read, the preferred ones first; none is a variable's handle."""
 
-    def __init__(self, finding: Finding, found: Found, tensors: Iterable[str]) -> None:
+    def __init__(self, finding: Finding, found: FoundEncoder, tensors: Iterable[str]) -> None:
         self._found, self._weights = found, finding.raised.graph.weights
         self._by_root: dict[str, list[str]] = {}  # the tensors that have a weight's numbers, as they are stored
         for tensor in tensors:

@@ -98,11 +98,11 @@ def _shape(finding: Finding, place: Cut) -> tuple[int | str | None, ...] | None:
     """The shape of what comes out of an encoder; batch and length as its mask has them, or as they are settled."""
     if place.dtype != "float32":
         return None
-    hidden, baked = place.found.hidden, finding.raised.baked
+    hidden, fixed_sizes = place.found.hidden, finding.raised.fixed_sizes
     if place.flat:
         return None, hidden
     seen = place.mask_type.shape if place.mask_kind == "rows" and place.mask_type else None
-    return (*(seen or (baked.get(0), baked.get(1))), hidden)
+    return (*(seen or (fixed_sizes.get(0), fixed_sizes.get(1))), hidden)
 
 
 def _stock_embeddings(stock: Stock, finding: Finding) -> None:

@@ -16,8 +16,8 @@ from fusebert.match.assemble import assemble, read_encoder
 from fusebert.match.consumers import FIRST
 from fusebert.match.cut import Cut, cut
 from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, Found, find
-from fusebert.match.weights import Pieces
+from fusebert.match.find import Finding, FoundEncoder, find
+from fusebert.match.weights import Weights
 from fusebert.ops.graph import Array, Graph
 from fusebert.values.blocks import Encoder
 from fusebert.values.plan import make_plan
@@ -59,7 +59,7 @@ def find_places(source: Path, graph: Graph) -> tuple[Finding, tuple[Cut, ...]]:
     return finding, tuple(cut(finding, found) for found in finding.encoders)
 
 
-def choose_padding(found: Found, padding: str) -> str:
+def choose_padding(found: FoundEncoder, padding: str) -> str:
     """What becomes of hidden positions: "auto" leaves them out where no answer depends on them."""
     if padding != "auto":
         return padding
@@ -79,14 +79,14 @@ def check_length(source: Path, finding: Finding, length: int | None) -> None:
     """Refuses a length that a model does not take."""
     types = finding.translated.types
     declared = [size for name in row_inputs(finding) for size in types[name].shape[1:] if isinstance(size, int)]  # type: ignore[index]
-    settled = next((size for size in (finding.raised.baked.get(1), *declared) if size is not None), None)
+    settled = next((size for size in (finding.raised.fixed_sizes.get(1), *declared) if size is not None), None)
     if length is None or length == settled:
         return
     if length < 1 or settled is not None:
         raise FusebertError(f"{source}: a sequence has {settled or 'at least 1'} tokens, not {length}")
     for found in finding.encoders:
         with suppress(UnsupportedError):  # of embeddings that are not known
-            embeddings, _ = read_embeddings(Pieces(finding.raised, found))
+            embeddings, _ = read_embeddings(Weights(finding.raised, found))
             if embeddings.longest is not None and length > embeddings.longest:
                 raise FusebertError(f"{source}: a sequence has up to {embeddings.longest} tokens, not {length}")
 
@@ -104,7 +104,7 @@ def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
 
 
 def packed_encoder(
-    finding: Finding, found: Found, precision: str, threads: int | None, ranges: Array | None = None
+    finding: Finding, found: FoundEncoder, precision: str, threads: int | None, ranges: Array | None = None
 ) -> Encoder:
     """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known and no
     ranges are fixed."""
@@ -114,7 +114,7 @@ def packed_encoder(
     return convert_encoder(encoder, plan)
 
 
-def smoothed_encoder(finding: Finding, found: Found, threads: int | None, floats: bool = False) -> Encoder:
+def smoothed_encoder(finding: Finding, found: FoundEncoder, threads: int | None, floats: bool = False) -> Encoder:
     """The encoder smoothed, in int8 unless its `floats` are to stay; as it is where its embeddings are not known."""
     if len(finding.encoders) == 1:
         with suppress(UnsupportedError):

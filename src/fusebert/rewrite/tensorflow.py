@@ -140,7 +140,7 @@ class _Place:
                 yield self._constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
 
     def _array(self, match: Match, hole: str) -> Array:
-        tensor = match.holes.get(hole)
+        tensor = match.bindings.get(hole)
         if tensor is not None:
             array = self.finding.raised.graph.weights[tensor].read()
             return np.asarray(array.T if array.ndim == 2 else array, np.float32)

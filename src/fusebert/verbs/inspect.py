@@ -13,7 +13,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats import artifact, huggingface
 from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match.everywhere import find_elsewhere
-from fusebert.match.find import Finding, Found, find
+from fusebert.match.find import Finding, FoundEncoder, find
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
 from fusebert.source import is_graph, read
@@ -95,15 +95,15 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
     notes = []
     if finding.raised.quantized:
         notes.append("The graph computes with 8-bit numbers; its weights are read as the floats they stand for.")
-    if finding.raised.baked:
-        sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.baked.items())
+    if finding.raised.fixed_sizes:
+        sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.fixed_sizes.items())
         notes.append(f"The graph declares other sizes too, but only works for {sizes}.")
     return Report(
         str(path), facts, tuple(t for t in tables if t.rows or t.title in ("encoders", "misses")), tuple(notes)
     )
 
 
-def _encoders(title: str, encoders: Iterable[Found]) -> Table:
+def _encoders(title: str, encoders: Iterable[FoundEncoder]) -> Table:
     columns = (
         "layers", "hidden", "heads", "inner", "activation", "epsilon", "scale", "where", "calls", "mask", "mask_tensor",
         "input", "output", "taps", "inner_taps", "readers", "hidden_positions",

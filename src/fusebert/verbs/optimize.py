@@ -143,7 +143,7 @@ def _prove_found(path: Path, baseline: Model) -> tuple[list[Difference], str]:
         differences = compare_with_graph(graph, baseline, assembled)
     except UnsupportedError as error:
         return [], f"The original graph cannot be computed here, so it was not compared: {error}."
-    if "rounding" in "".join(assembled.left_out):
+    if "rounding" in "".join(assembled.omitted):
         return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
     in_halves = any(weight.dtype == "float16" for weight in graph.weights.values())  # which the graph may compute in
     _require(differences, "bf16" if in_halves else "fp32", f"{path} as it was found", "its graph")

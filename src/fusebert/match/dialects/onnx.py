@@ -19,12 +19,12 @@ DTYPES = {
 
 
 def _plain(word: str, e: Emitter, /, *inputs: str, **_: Any) -> str:
-    return e.say(word, *inputs)
+    return e.emit(word, *inputs)
 
 
 def _fold(word: str, e: Emitter, first: str, /, *rest: str, **_: Any) -> str:
     for other in rest:
-        first = e.say(word, first, other)
+        first = e.emit(word, first, other)
     return e.identity(first) if not rest else first
 
 
@@ -63,25 +63,25 @@ def _reduce(word: str, e: Emitter, x: str, axes: str = "", /, **a: Any) -> str:
         axes = ""
     if not axes and a.get("noop_with_empty_axes", 0):
         return e.identity(x)
-    return e.say(word, x, axes, keepdims=bool(a.get("keepdims", 1)))
+    return e.emit(word, x, axes, keepdims=bool(a.get("keepdims", 1)))
 
 
 def _index(word: str, e: Emitter, x: str, /, axis: int = 0, keepdims: int = 1, **a: Any) -> str:
     if a.get("select_last_index", 0):
         raise NotCoveredError("select_last_index")
-    return e.say(word, x, axis=axis, keepdims=bool(keepdims))
+    return e.emit(word, x, axis=axis, keepdims=bool(keepdims))
 
 
 def _softmax(word: str, e: Emitter, x: str, /, **a: Any) -> str:
     axis = a.get("axis", -1 if e.opset >= 13 else 1)
     if e.is_last(axis, x):
-        return e.say(word, x, axis=-1)
-    return e.say(word, x, axis=axis) if e.opset >= 13 else e.say(word, x, axis=axis, flatten=True)
+        return e.emit(word, x, axis=-1)
+    return e.emit(word, x, axis=axis) if e.opset >= 13 else e.emit(word, x, axis=axis, flatten=True)
 
 
 def _split(e: Emitter, x: str, sizes: str = "", /, **a: Any) -> tuple[str, ...]:
     count = len(e.node.outputs)
-    return e.say_many("split", count, x, _given(e, sizes, a.get("split")), axis=a.get("axis", 0), count=count)
+    return e.emit_many("split", count, x, _given(e, sizes, a.get("split")), axis=a.get("axis", 0), count=count)
 
 
 def _slice(e: Emitter, x: str, starts: str = "", ends: str = "", axes: str = "", steps: str = "", /, **a: Any) -> str:
@@ -99,11 +99,11 @@ def _pad(e: Emitter, x: str, pads: str = "", value: str = "", axes: str = "", /,
         raise NotCoveredError("padding other than with a constant")
     pads = _given(e, pads, a.get("pads"))
     value = value or (e.constant(a["value"], "float32") if a.get("value") else "")
-    return e.pad(x, *e.say_many("split", 2, pads, axis=0, count=2), value)
+    return e.pad(x, *e.emit_many("split", 2, pads, axis=0, count=2), value)
 
 
 def _shape(e: Emitter, x: str, /, **a: Any) -> str:
-    whole = e.say("shape", x, to="int64")
+    whole = e.emit("shape", x, to="int64")
     if "start" not in a and "end" not in a:
         return whole
     return e.slice(whole, e.constant([a.get("start", 0)]), e.constant([a.get("end", np.iinfo(np.int64).max)]))
@@ -114,7 +114,7 @@ def _flatten(e: Emitter, x: str, /, axis: int = 1, **_: Any) -> str:
         return e.reshape(x, e.constant([0, -1]), zero_copies=True)
     if axis == 0:
         return e.reshape(x, e.constant([1, -1]), zero_copies=False)
-    sizes = e.say("shape", x, to="int64")
+    sizes = e.emit("shape", x, to="int64")
     rows = e.prod(e.slice(sizes, e.constant([0]), e.constant([axis])), keepdims=True)
     return e.reshape(x, e.concat(rows, e.constant([-1]), axis=0), zero_copies=False)
 
@@ -210,7 +210,7 @@ def _pool(e: Emitter, x: str, /, **_: Any) -> str:
     shape = e.sizes(x)
     if shape is not None:
         return e.mean(x, e.constant(range(2, len(shape))), keepdims=True)
-    rank = e.size(e.say("shape", x, to="int64"), to="int64")
+    rank = e.size(e.emit("shape", x, to="int64"), to="int64")
     return e.mean(x, e.range(e.constant(2), rank, e.constant(1)), keepdims=True)
 
 
@@ -235,7 +235,7 @@ RULES: dict[str, Rule] = {
     "Min": partial(_fold, "minimum"),
     "Sum": partial(_fold, "add"),
     "Dropout": _dropout,
-    "DynamicQuantizeLinear": lambda e, x, **_: e.say_many("dynamic_quantize", 3, x),
+    "DynamicQuantizeLinear": lambda e, x, **_: e.emit_many("dynamic_quantize", 3, x),
     "Erfc": lambda e, x, **_: e.sub(e.number(1, x), e.erf(x)),  # not of ONNX, but tf2onnx leaves it so
     "Mod": lambda e, a, b, fmod=0, **_: e.mod(a, b, truncate=bool(fmod)),
     "Cast": lambda e, x, to, **_: e.cast(x, to=_dtype(to)),

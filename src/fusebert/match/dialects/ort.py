@@ -29,7 +29,7 @@ def _scores(e: Emitter, q: str, k: str, scale: float, width: int | None) -> str:
     scores = e.matmul(q, k, transpose_a=False, transpose_b=True)
     if scale or width:
         return scaled(e, scores, scale or 1 / sqrt(width or 1))
-    size = e.gather(e.say("shape", q, to="int64"), e.constant(-1), axis=0, batch_dims=0)
+    size = e.gather(e.emit("shape", q, to="int64"), e.constant(-1), axis=0, batch_dims=0)
     return e.mul(scores, e.rsqrt(e.cast(size, to=e.dtype(q) or "float32")))
 
 
@@ -66,7 +66,7 @@ def _attention(
     sizes = tuple(a.get("qkv_hidden_sizes", ())) or ((total // 3,) * 3 if isinstance(total, int) else ())
     packed = e.matmul(x, weight, transpose_a=False, transpose_b=False)
     packed = e.add(packed, bias) if bias else packed
-    parts = e.say_many("split", 3, packed, e.constant(sizes) if sizes else "", axis=-1, count=3)
+    parts = e.emit_many("split", 3, packed, e.constant(sizes) if sizes else "", axis=-1, count=3)
     q, k, v = (_split_heads(e, part, heads) for part in parts)
     scores = _scores(e, q, k, a.get("scale", 0), sizes[0] // heads if sizes else None)
     return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, a), v))
@@ -94,7 +94,7 @@ def _multi_head_attention(
             raise NotCoveredError("the bias's length")
         own = width or total // 3
         sizes = (own, own, total - 2 * own)
-        biases = e.say_many("split", 3, bias, e.constant(sizes), axis=0, count=3)
+        biases = e.emit_many("split", 3, bias, e.constant(sizes), axis=0, count=3)
         q, k, v = (e.add(x, b) for x, b in zip((q, k, v), biases, strict=True))
         width = own
     q, k, v = (_split_heads(e, x, heads) for x in (q, k, v))
@@ -189,7 +189,7 @@ def _embed(
     **_: Any,
 ) -> tuple[str, ...]:
     if not positions:
-        length = e.gather(e.say("shape", ids, to="int64"), e.constant(1), axis=0, batch_dims=0)
+        length = e.gather(e.emit("shape", ids, to="int64"), e.constant(1), axis=0, batch_dims=0)
         positions = e.range(e.constant(0), length, e.constant(1))
     total = e.add(e.gather(words, ids, axis=0, batch_dims=0), e.gather(places, positions, axis=0, batch_dims=0))
     if types and type_table:
@@ -216,7 +216,7 @@ def _fused_matmul(e: Emitter, a: str, b: str, /, alpha: float = 1, **more: Any) 
 
 def _fused_gemm(e: Emitter, a: str, b: str, c: str = "", /, activation: str = "", **more: Any) -> str:
     words = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
-    return e.say(words[activation], gemm(e, a, b, c, **more)) if activation else gemm(e, a, b, c, **more)
+    return e.emit(words[activation], gemm(e, a, b, c, **more)) if activation else gemm(e, a, b, c, **more)
 
 
 def _fast_gelu(e: Emitter, x: str, bias: str = "", /, **_: Any) -> str:
@@ -247,7 +247,7 @@ def _to_float(
 
 
 def _dynamic_matmul(e: Emitter, a: str, b: str, scale: str, zero: str = "", bias: str = "", /, **_: Any) -> str:
-    whole, a_scale, a_zero = e.say_many("dynamic_quantize", 3, a)
+    whole, a_scale, a_zero = e.emit_many("dynamic_quantize", 3, a)
     return _to_float(e, whole, b, a_scale, scale, a_zero, zero, bias)
 
 

@@ -19,15 +19,15 @@ EFFECTS = frozenset(_EFFECTS.split())
 
 
 def _plain(word: str, e: Emitter, /, *inputs: str, **_: Any) -> str:
-    return e.say(word, *inputs)
+    return e.emit(word, *inputs)
 
 
 def _reduce(word: str, e: Emitter, x: str, axes: str, /, **a: Any) -> str:
-    return e.say(word, x, axes, keepdims=bool(a.get("keep_dims", False)))
+    return e.emit(word, x, axes, keepdims=bool(a.get("keep_dims", False)))
 
 
 def _index(word: str, e: Emitter, x: str, axis: str, /, output_type: str = "int64", **_: Any) -> str:
-    found = e.say(word, x, axis=e.numbers(axis)[0], keepdims=False)
+    found = e.emit(word, x, axis=e.numbers(axis)[0], keepdims=False)
     return found if output_type == "int64" else e.cast(found, to=output_type)
 
 
@@ -67,15 +67,15 @@ def _concat_last(e: Emitter, /, *xs: str, **_: Any) -> str:
 
 
 def _split(e: Emitter, axis: str, x: str, /, num_split: int = 1, **_: Any) -> tuple[str, ...]:
-    return e.say_many("split", num_split, x, axis=e.numbers(axis)[0], count=num_split)
+    return e.emit_many("split", num_split, x, axis=e.numbers(axis)[0], count=num_split)
 
 
 def _split_sizes(e: Emitter, x: str, sizes: str, axis: str, /, num_split: int = 1, **_: Any) -> tuple[str, ...]:
-    return e.say_many("split", num_split, x, sizes, axis=e.numbers(axis)[0], count=num_split)
+    return e.emit_many("split", num_split, x, sizes, axis=e.numbers(axis)[0], count=num_split)
 
 
 def _unpack(e: Emitter, x: str, /, num: int = 1, axis: int = 0, **_: Any) -> tuple[str, ...]:
-    return e.say_many("unstack", num, x, axis=axis, count=num)
+    return e.emit_many("unstack", num, x, axis=axis, count=num)
 
 
 def _gather(e: Emitter, x: str, indices: str, axis: str = "", /, batch_dims: int = 0, **_: Any) -> str:
@@ -84,7 +84,7 @@ def _gather(e: Emitter, x: str, indices: str, axis: str = "", /, batch_dims: int
 
 
 def _like(value: int, e: Emitter, x: str, /, **a: Any) -> str:
-    return e.fill(e.say("shape", x, to="int32"), e.constant(value, a.get("T", "float32")))
+    return e.fill(e.emit("shape", x, to="int32"), e.constant(value, a.get("T", "float32")))
 
 
 def _one_hot(e: Emitter, indices: str, depth: str, on: str, off: str, /, axis: int = -1, **_: Any) -> str:
@@ -161,10 +161,10 @@ RULES: dict[str, Rule] = {
     "GatherV2": _gather,
     "ResourceGather": _gather,
     "GatherNd": lambda e, x, at, **a: e.gather_nd(x, at, batch_dims=a.get("batch_dims", 0)),
-    "Shape": lambda e, x, out_type="int32", **_: e.say("shape", x, to=out_type),
-    "ShapeN": lambda e, *xs, out_type="int32", **_: tuple(e.say("shape", x, to=out_type) for x in xs),
+    "Shape": lambda e, x, out_type="int32", **_: e.emit("shape", x, to=out_type),
+    "ShapeN": lambda e, *xs, out_type="int32", **_: tuple(e.emit("shape", x, to=out_type) for x in xs),
     "Size": lambda e, x, out_type="int32", **_: e.size(x, to=out_type),
-    "Rank": lambda e, x, **_: e.size(e.say("shape", x, to="int32"), to="int32"),
+    "Rank": lambda e, x, **_: e.size(e.emit("shape", x, to="int32"), to="int32"),
     "ZerosLike": partial(_like, 0),
     "OnesLike": partial(_like, 1),
     "OneHot": _one_hot,

@@ -189,8 +189,8 @@ class Known:
         large = [n for n in node.inputs if n in self.weights and self.known(n) is None]
         name = large[0] if large else next((n for n in node.inputs if n in self.weights), "")
         root, how = self.origins.get(name, (name, ""))
-        quiet = node.op in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
-        return root, how if quiet else f"{how} {node.op}".strip()
+        passthrough = node.op in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
+        return root, how if passthrough else f"{how} {node.op}".strip()
 
     def shapes(self, node: Node) -> list[list[Size]] | None:
         """The sizes of what a node makes, found by running it on zeros that take no memory."""

@@ -43,7 +43,7 @@ def reshape(lifting: Lifting, node: Node) -> bool:
         targets.append([total // max(rest, 1) if n == -1 else n for n in given])
     dims = ax.regroup(view.dims, list(zip(*targets, strict=True)))
     if dims is None:
-        lifting.note_baked(view, shapes)
+        lifting.note_fixed_sizes(view, shapes)
         return False
     return lifting.see(node, view, dims)
 

@@ -29,7 +29,7 @@ class Lifted:
     probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
     content: set[str]  # tensors that depend on what is in an input, not only on its shape
     quantized: list[str]  # nodes whose 8-bit numbers became floats
-    baked: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
+    fixed_sizes: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
     kept: set[str]  # tensors that nodes make which no rule understood; their words mean what the dialect's did
 
 
@@ -43,7 +43,7 @@ class Lifting(Known):
     multiplied: dict[tuple[str, float], str] = field(default_factory=dict)
     quantized: list[str] = field(default_factory=list)
     rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
-    baked: dict[int, int] = field(default_factory=dict)
+    fixed_sizes: dict[int, int] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
 
     def emit(
@@ -142,12 +142,12 @@ class Lifting(Known):
             elif shapes is not None and place < len(shapes):
                 self.value(name, shapes[place])
 
-    def note_baked(self, view: View, shapes: tuple[Array, Array]) -> None:
+    def note_fixed_sizes(self, view: View, shapes: tuple[Array, Array]) -> None:
         """Remembers a reshape that only fits inputs of one size."""
         usual = next(([*zip(*(a.shape for a in self.arrays[n]), strict=True)] for n in self.probes[0]), [])
         for group, n, m in zip(view.dims, shapes[0].reshape(-1), shapes[1].reshape(-1), strict=False):
             if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n == m > 1:
-                self.baked.setdefault(usual.index(ax.size_of(group)), int(n))
+                self.fixed_sizes.setdefault(usual.index(ax.size_of(group)), int(n))
 
     def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> bool:
         """A node that only lays out otherwise: its output is a view."""
@@ -174,8 +174,9 @@ class Lifting(Known):
             self.source.facts,
         )
         return Lifted(
-            graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.baked, self.kept
-        )
+            graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.fixed_sizes,
+            self.kept,
+        )  # fmt: skip
 
 
 def _splits_heads(source: tuple[Group, ...], target: tuple[Group, ...]) -> bool:
