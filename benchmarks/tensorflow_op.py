@@ -29,7 +29,7 @@ import fusebert.tensorflow
 from fusebert.cli.show import show
 from fusebert.engine.native import EncoderEngine, cores, isa, pool
 from fusebert.engine.quantize import convert_encoder
-from fusebert.match.assemble import read_encoder
+from fusebert.match import read_encoder
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.values.blocks import Encoder

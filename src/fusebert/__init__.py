@@ -4,7 +4,7 @@ The public names are bound at once, because a verb and its file share a name: `f
 
 from fusebert.engine.model import Model, load
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.match.find import find
+from fusebert.match import find
 from fusebert.measure.accuracy import accuracy
 from fusebert.measure.bench import bench
 from fusebert.measure.calibrate import calibrate

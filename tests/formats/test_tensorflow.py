@@ -18,7 +18,7 @@ from fusebert.formats.protobuf import wire
 from fusebert.formats.tensorflow import read as reader
 from fusebert.formats.tensorflow.bundle import Bundle
 from fusebert.formats.tensorflow.messages import message
-from fusebert.match.translate import translate
+from fusebert.match import translate
 from fusebert.ops.graph import TensorType
 from fusebert.ops.vocabulary import evaluate
 

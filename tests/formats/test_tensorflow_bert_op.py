@@ -80,12 +80,12 @@ def test_inputs_and_outputs_are_those_of_the_registered_op(registered, op):
 def test_the_order_of_the_weights():
     assert bert_op.PER_LAYER == 16
     assert bert_op.WEIGHTS[6:10] == (
-        ("attention_out", "weight"), ("attention_out", "bias"), ("attention_norm", "gain"), ("attention_norm", "bias"),
+        ("attention.out", "weight"), ("attention.out", "bias"), ("attention.after", "gain"), ("attention.after", "bias"),
     )  # fmt: skip
     shapes = bert_op.weight_shapes(8, 2, 12)
     assert tuple(shapes) == bert_op.WEIGHTS
-    assert shapes["query", "weight"] == ((8, 8), (8, 2, 4))
-    assert shapes["ffn_out", "weight"] == ((12, 8),)
+    assert shapes["attention.query", "weight"] == ((8, 8), (8, 2, 4))
+    assert shapes["feed_forward.down", "weight"] == ((12, 8),)
 
 
 def node(op="Bert", layers=1, **attributes):

@@ -9,8 +9,8 @@ from itertools import count
 
 import numpy as np
 
+from fusebert.match import translate
 from fusebert.match.dialects.onnx import DTYPES
-from fusebert.match.translate import translate
 from fusebert.ops.graph import Graph, Node, Weight
 from fusebert.ops.vocabulary import evaluate
 

@@ -14,8 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import fusebert
 from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
-from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.find import Finding, FoundEncoder
+from fusebert.match import Finding, FoundEncoder, assemble, read_encoder
 from fusebert.ops.graph import Graph
 from fusebert.ops.vocabulary import evaluate
 from fusebert.values.forms import reference
@@ -267,7 +266,7 @@ def close(
         return
     standalone = Model(whole.network, make_plan("fp32", len(whole.network.encoder.blocks)))
     named = {role: feeds[name] for role, name in whole.inputs.items()}
-    if any("give a mask" in text for text in whole.omitted):
+    if any("give a mask" in text for text in map(str, whole.omitted)):
         named["mask"] = feeds[whole.inputs["ids"]] != finding.encoders[0].mask.hidden_id
     mask = named.get("mask")
     if mask is not None and mask.ndim == 2:

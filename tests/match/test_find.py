@@ -12,9 +12,7 @@ import zoo
 import fusebert
 from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
-from fusebert.match.assemble import assemble
-from fusebert.match.consumers import EACH, FIRST, MASKED, SCORE, UNMASKED
-from fusebert.match.find import Finding
+from fusebert.match import EACH, FIRST, MASKED, SCORE, UNMASKED, Finding, assemble
 from fusebert.ops.graph import Graph, Weight
 from fusebert.ops.vocabulary import evaluate
 from fusebert.values.plan import make_plan
@@ -49,7 +47,7 @@ def test_finds_exactly_the_right_encoders(name):
         assert have.scale == pytest.approx((want.hidden // want.heads) ** -0.5, rel=1e-3)
         assert not have.inner_taps
         for weights in have.weights:
-            assert {"query.weight", "ffn_out.weight", "output_norm.gain"} <= set(weights)
+            assert {"attention.query.weight", "feed_forward.down.weight", "feed_forward.after.gain"} <= set(weights)
             assert all(source.name for source in weights.values())
 
 
@@ -111,7 +109,7 @@ def test_refuses_with_the_reason(name):
     words = {
         "causal": ("causal", "pre-LayerNorm"),
         "relative": ("add",),
-        "pre_norm": ("pre-LayerNorm", "not understood"),
+        "pre_norm": ("pre-LayerNorm", "unsupported operator"),
         "rms_norm": ("none in this graph",),
         "nothing": ("none in this graph",),
     }[entry.refused]
@@ -139,7 +137,7 @@ def test_two_encoders_are_not_one_model():
 
 def test_an_eight_bit_graph_says_so():
     assert found("int8-dynamic-bert").raised.quantized
-    assert any("8 bits" in what for what in assemble(found("int8-qdq-bert")).omitted)
+    assert any(part.kind == "rounding" for part in assemble(found("int8-qdq-bert")).omitted)
 
 
 def test_a_size_that_is_baked_in_is_told():

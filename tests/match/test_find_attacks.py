@@ -25,8 +25,7 @@ from small import Small
 import fusebert
 from fusebert import FusebertError
 from fusebert.cli import app
-from fusebert.match.assemble import assemble
-from fusebert.match.find import Finding
+from fusebert.match import Finding, assemble
 from fusebert.ops.graph import Graph, Node, TensorType, Weight
 
 SECONDS = 1800  # generous: only what would never end is ended

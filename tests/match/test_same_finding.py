@@ -10,9 +10,7 @@ import zoo
 from rewrites import REWRITES, Values, values_of
 
 import fusebert
-from fusebert.match.assemble import Assembled, assemble
-from fusebert.match.find import Finding
-from fusebert.match.translate import translate
+from fusebert.match import Assembled, Finding, assemble, translate
 from fusebert.ops.graph import Graph
 from fusebert.ops.vocabulary import evaluate
 
@@ -53,7 +51,9 @@ def told(finding: Finding, graph: Graph) -> dict:
     weights = finding.raised.graph.weights
     return {
         "sizes": [(m.bindings["heads"], m.bindings["activation"], m.bindings["scale"]) for m in one.layers],
-        "epsilons": [(m.bindings["attention_norm.epsilon"], m.bindings["output_norm.epsilon"]) for m in one.layers],
+        "epsilons": [
+            (m.bindings["attention.after.epsilon"], m.bindings["feed_forward.after.epsilon"]) for m in one.layers
+        ],
         "hidden": one.hidden,
         "mask": (one.mask.kind, places.get(one.mask.tensor), one.mask.hidden_id),
         "readers": set(one.readers),

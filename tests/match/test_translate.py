@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.match.translate import translate
+from fusebert.match import translate
 from fusebert.ops.graph import AttributeOf, Graph, Node, Weight
 from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import evaluate

@@ -9,8 +9,7 @@ from small import Small, judge
 from variants import BAD, GOOD
 
 from fusebert.errors import UnsupportedError
-from fusebert.match.assemble import assemble
-from fusebert.match.find import FoundEncoder
+from fusebert.match import FoundEncoder, assemble
 
 
 def said(found: FoundEncoder) -> dict:

@@ -120,7 +120,7 @@ def test_what_nobody_reads_keeps_no_inner_layer_alive(name, tmp_path):
 def test_what_reads_inside_a_layer_is_refused(tmp_path):
     from dataclasses import replace
 
-    from fusebert.match.cut import cut
+    from fusebert.match import cut
 
     finding = fusebert.find(fusebert.read(zoo.get("tf-bert").make()))
     with pytest.raises(UnsupportedError, match="inside a layer"):

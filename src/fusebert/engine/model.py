@@ -16,8 +16,7 @@ from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import artifact, huggingface, write
 from fusebert.formats.ranges import read_ranges
-from fusebert.match.assemble import assemble
-from fusebert.match.find import find
+from fusebert.match import assemble, find
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
 from fusebert.source import is_graph, read
@@ -82,9 +81,10 @@ def _load_graph(
     assembled = assemble(find(read(path)))
     network = assembled.network
     if assembled.only_rows and head is None:
+        others = "; ".join(map(str, assembled.omitted))
         raise UnsupportedError(
-            f"{path} makes what no stand-alone model makes: {'; '.join(assembled.omitted)}; ask for head 'none' to "
-            "get the encoder's rows instead, or optimise it for its own framework"
+            f"{path} computes outputs that a stand-alone model cannot: {others}; ask for head 'none' to get the "
+            "encoder's rows instead, or optimise it for its own framework"
         )
     if head not in (None, network.head.kind):
         if head != "none":
@@ -95,7 +95,7 @@ def _load_graph(
     folders = [path, path / "assets"] if path.is_dir() else [path.parent]
     folder = next((f for f in folders if any((f / n).is_file() for n in ("tokenizer.json", "vocab.txt"))), folders[0])
     model = _packed(network, folder, precision, threads, padding, ranges)
-    model.left_out = assembled.omitted
+    model.left_out = tuple(map(str, assembled.omitted))
     return model
 
 

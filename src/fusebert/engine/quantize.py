@@ -10,6 +10,7 @@ order of neurons is free, and chosen so that those whose products the engine add
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, overload
@@ -64,12 +65,12 @@ def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = F
     batch, rows = Batch.ragged([length] * sequences), rows.reshape(-1, hidden)
     blocks = list(encoder.blocks)
     peaks: dict[int, list[Array]] = {}
-    for number, places in enumerate(layers(encoder)):
+    for places in layers(encoder):
         alone = layer_encoder(encoder, places)
         try:
             rows, seen = _observe(alone, rows, batch, threads)
-        except FusebertError as error:  # which calls the only layer the first
-            raise FusebertError(str(error).replace("layer 0", f"layer {number}", 1)) from None
+        except FusebertError as error:  # which counts blocks from this layer's first
+            raise FusebertError(_renumbered(str(error), [encoder.order[place] for place in places])) from None
         for place, own in zip(places, seen, strict=True):
             block = encoder.order[place]
             peaks[block] = list(map(np.maximum, peaks[block], own)) if block in peaks else own
@@ -78,6 +79,11 @@ def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = F
         for _, array in weights(alone):
             release(array)
     return replace(encoder, blocks=tuple(blocks))
+
+
+def _renumbered(sentence: str, numbers: list[int]) -> str:
+    """An error about the blocks of one layer, with the numbers that they have in the encoder."""
+    return re.sub(r"block (\d+)", lambda found: f"block {numbers[int(found[1])]}", sentence, count=1)
 
 
 def _observe(alone: Encoder, rows: Array, batch: Batch, threads: Any) -> tuple[Array, list[list[Array]]]:

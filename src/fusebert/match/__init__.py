@@ -1,0 +1,68 @@
+"""The finder: Graph -> Finding, and what is made of one. It knows no file format. Other packages import from here only;
+docs/finder.md says how it works."""
+
+from __future__ import annotations
+
+from fusebert.match.assemble import Assembled, assemble, read_encoder
+from fusebert.match.cut import Cut, cut, embedded, is_flat, shown_as_is
+from fusebert.match.dialects.tensorflow import EFFECTS as TENSORFLOW_EFFECTS
+from fusebert.match.embeddings import read_embeddings
+from fusebert.match.find import find, find_elsewhere
+from fusebert.match.findings import (
+    EACH,
+    FIRST,
+    MASKED,
+    SCORE,
+    TRANSPOSE,
+    UNKNOWN,
+    UNMASKED,
+    Finding,
+    FoundEncoder,
+    Lifted,
+    Mask,
+    Match,
+    Miss,
+    Omitted,
+    Provenance,
+    Refused,
+    RuleRow,
+)
+from fusebert.match.inline import inline
+from fusebert.match.mask import computed, hiding_value
+from fusebert.match.translate import translate
+
+__all__ = [
+    "EACH",
+    "FIRST",
+    "MASKED",
+    "SCORE",
+    "TENSORFLOW_EFFECTS",
+    "TRANSPOSE",
+    "UNKNOWN",
+    "UNMASKED",
+    "Assembled",
+    "Cut",
+    "Finding",
+    "FoundEncoder",
+    "Lifted",
+    "Mask",
+    "Match",
+    "Miss",
+    "Omitted",
+    "Provenance",
+    "Refused",
+    "RuleRow",
+    "assemble",
+    "computed",
+    "cut",
+    "embedded",
+    "find",
+    "find_elsewhere",
+    "hiding_value",
+    "inline",
+    "is_flat",
+    "read_embeddings",
+    "read_encoder",
+    "shown_as_is",
+    "translate",
+]

@@ -1,5 +1,5 @@
-"""Assemble: Finding -> Network. The encoder with its weights, and around it the embeddings and the head where they are
-what a Network can be; what is not, is listed."""
+"""Assemble: Finding -> Network. The encoder with its weights, and around it the embeddings and the head where a Network
+can represent them; what it cannot represent is listed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fusebert.errors import UnsupportedError
 from fusebert.match.axes import shape_of
 from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, FoundEncoder, nearest_of
+from fusebert.match.findings import Finding, FoundEncoder, Lifted, Omitted
 from fusebert.match.head import read_head
 from fusebert.match.lift.shapes import numbers_read
-from fusebert.match.lift.state import Lifted
+from fusebert.match.misses import furthest
 from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 from fusebert.values.blocks import Encoder
@@ -22,7 +22,7 @@ from fusebert.values.network import Network
 @dataclass(frozen=True)
 class Assembled:
     """A whole model: the graph's inputs by what they are (ids, mask, types), the places of the graph's outputs by what
-    the model calls them, and what of the graph it leaves out."""
+    the model calls them, and the parts of the graph that it omits."""
 
     network: Network
     inputs: Mapping[str, str]
@@ -30,7 +30,7 @@ class Assembled:
     outputs: Mapping[str, int]
     encoder_output: str
     counts_positions: bool  # the mask only says how many positions are seen
-    omitted: tuple[str, ...]
+    omitted: tuple[Omitted, ...]
     only_rows: bool  # the graph makes something of the encoder's rows that the model does not: it gives the rows
 
 
@@ -55,21 +55,24 @@ def assemble(finding: Finding) -> Assembled:
 
 def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
     weights = Weights(finding.raised, found)
-    embeddings, inputs = read_embeddings(weights)
+    embeddings, inputs = read_embeddings(finding.raised, found)
     positions = inputs.pop("positions", "")
-    gives = read_head(weights, len(embeddings.word))
+    served = finding.translated.facts.get("names", {})
+    names = [served.get(tensor, tensor) for tensor in finding.translated.outputs]
+    gives = read_head(weights, names, len(embeddings.word))
     if gives.head.kind == "none":
         _check_last(finding, found, gives.unclear)
     omitted = list(gives.omitted)
     if found.mask.kind == "ids":
-        omitted.append(f"hiding positions with id {found.mask.hidden_id}, so give a mask")
+        omitted.append(Omitted("padding id", f"hiding positions with id {found.mask.hidden_id}, so give a mask"))
     elif found.mask.kind != "none":
         inputs["mask"] = found.mask.tensor
     counts = found.mask.kind == "lengths"
     if counts:
-        omitted.append("taking a mask for a number of positions: it may hide any of them")
+        what = "reading the mask as a number of positions: here it may hide any of them"
+        omitted.append(Omitted("length", what))
     if finding.raised.quantized:
-        omitted.append("rounding of what goes into the products to 8 bits")
+        omitted.append(Omitted("rounding", "rounding the inputs of the products to 8 bits"))
     labels = len(gives.head.steps[-1].linear.weight) if gives.head.kind in ("sequence", "token") else 0
     network = Network(
         family="bert" if embeddings.padding_id is None else "roberta",
@@ -91,7 +94,7 @@ def _check_last(finding: Finding, found: FoundEncoder, unclear: tuple[str, ...])
         way = _between(finding.raised.graph, found.output, output)
         stops = [miss for tensor, miss in finding.unmatched.items() if tensor in way and miss.matched > 1]
         if stops or (way and output in dims and shape_of(dims[output]) == shape_of(dims[found.output])):
-            where = f": {nearest_of(stops)[0]}" if stops else ""
+            where = f": {furthest(stops)[0]}" if stops else ""
             raise UnsupportedError(
                 f"only the first part of the model was found: the encoder ends with {found.output} after "
                 f"{len(found.layers)} layer(s), and output {output} is made of it by what is neither a matched layer "

@@ -1,4 +1,4 @@
-"""Readers: who reads the encoder's output, and what of it. That decides whether hidden positions may be skipped."""
+"""Consumers: who reads the encoder's output, and what of it. That decides whether hidden positions may be skipped."""
 
 from __future__ import annotations
 
@@ -10,28 +10,19 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis
+from fusebert.match.findings import EACH, FIRST, MASKED, SCORE, UNKNOWN, UNMASKED, Lifted, Mask
 from fusebert.match.lift.shapes import ELEMENTWISE, numbers_read
-from fusebert.match.lift.state import Lifted
-from fusebert.match.mask import Mask, visible
+from fusebert.match.mask import visible
 from fusebert.match.trials import Trials
 from fusebert.ops.graph import Node
 
-FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
-    "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
-)  # fmt: skip
-_SKIPPING = frozenset((FIRST, MASKED, EACH))  # no answer depends on a hidden row, except at that row
 _ROWWISE = ELEMENTWISE | {"linear", "layer_norm", "identity", "arrange", "softmax", "log_softmax", "stack", "concat"}
-
-
-def may_skip(kinds: tuple[str, ...]) -> bool:
-    """Whether hidden positions may be left out for these readers."""
-    return _SKIPPING.issuperset(kinds)
 
 
 def consumers_of(
     lifted: Lifted, trials: Trials, outputs: tuple[str, ...], mask: Mask, inside: set[int]
 ) -> tuple[str, ...]:
-    """The kinds of readers of an encoder's outputs, each once; nodes inside the encoder are none."""
+    """The kinds of consumers of an encoder's outputs, each once; nodes inside the encoder do not count."""
     after: dict[str, list[int]] = {}
     for i, node in enumerate(lifted.graph.nodes):
         for name in numbers_read(node) if id(node) not in inside else ():

@@ -3,13 +3,13 @@ are laid out. Knows no file format; whoever writes files puts the operator there
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusebert.errors import UnsupportedError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
-from fusebert.match.find import Finding, FoundEncoder
-from fusebert.match.lift.state import Lifted
+from fusebert.match.findings import Finding, FoundEncoder, Lifted
 from fusebert.ops.graph import Graph, TensorType
 
 
@@ -73,6 +73,22 @@ def element_types(graph: Graph) -> dict[str, str]:
 
 def _shape(flat: bool) -> str:
     return "(batch * length, hidden)" if flat else "(batch, length, hidden)"
+
+
+def is_flat(raised: Lifted, tensor: str, value: str) -> bool | None:
+    """Whether a tensor that shows a value has batch and length in one dimension; None if it does not show it."""
+    view = raised.views.get(tensor)
+    if view is None or view.value != value or view.factor != 1:
+        return None
+    return _flat(ax.settled(view.dims), ax.settled(raised.dims[value]))
+
+
+def shown_as_is(raised: Lifted, value: str) -> Iterator[str]:
+    """The tensors of the original that show a value in its own layout."""
+    dims = ax.settled(raised.dims[value])
+    for tensor, view in raised.views.items():
+        if view.value == value and view.factor == 1 and ax.settled(view.dims) == dims:
+            yield tensor
 
 
 class _Tensors:

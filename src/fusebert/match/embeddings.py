@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.match.findings import FoundEncoder, Lifted
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
 from fusebert.match.weights import Weights, keeps_order
@@ -13,10 +14,10 @@ from fusebert.values.blocks import Norm
 from fusebert.values.network import Embeddings, positions
 
 
-def read_embeddings(weights: Weights) -> tuple[Embeddings, dict[str, str]]:
+def read_embeddings(raised: Lifted, found: FoundEncoder) -> tuple[Embeddings, dict[str, str]]:
     """The embeddings that an encoder reads, and the tensors they are looked up by: the inputs ids and types, and
     positions where they do not count from 0."""
-    return _Reading(weights).read()
+    return _Reading(Weights(raised, found)).read()
 
 
 class _Reading:

@@ -1,22 +1,30 @@
-"""The hand that rules write with: says primitive words about the node at hand and keeps what was emitted, in order.
+"""Emitter: translates one node at a time. A rule emits primitive operations about the node, and the emitter keeps them
+in order and names them.
 
-A rule is a function `rule(e, *inputs, **attributes)` that gives the tensors which the node's outputs are."""
+A rule is a function `rule(e, *inputs, **attributes)` that gives the tensors which the node's outputs are. Its signature
+says what it takes: a node with other inputs, or with attributes of other types, is refused before the rule runs."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
+from fusebert.match.findings import Refused, RuleRow, label
 from fusebert.match.inline import output_number
+from fusebert.match.lift.shapes import BINARY, compute
 from fusebert.ops.graph import Array, Graph, Node, Weight
 from fusebert.ops.primitives import MEANING
 
 Rule = Callable[..., str | tuple[str, ...]]
+MaybeOmitted = str  # an input before others that must be given, though it may be omitted
+Ints = tuple[int, ...]
+Floats = tuple[float, ...]
 
 TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "and", "or", "xor", "invert"}
 TRUTHS |= {"isnan", "isinf"}
@@ -24,75 +32,103 @@ _WHOLES = {"shape", "size", "argmax", "argmin", "nonzero"}
 _TYPED_BY = {"where": 1, "fill": 1, "dequantize": 1, "key_mask": 1, "one_hot": 2}  # by which input; else the first
 _PASSTHROUGH = {"identity", "cast", "reshape", "squeeze", "unsqueeze", "shape", "transpose"}
 _UNTYPED = {"quantize", "dynamic_quantize", "matmul_integer", "mask_index"}
-
-
-class NotCoveredError(Exception):
-    """Raised by a rule for a form of the operation that it does not cover: the node then keeps its own word."""
+_NUMERIC = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_NUMERIC |= {"bool", "float16", "bfloat16", "float32", "float64"}
+_KINDS: Mapping[str, Callable[[Any], bool]] = {  # by annotation, or by the type of the default
+    "int": lambda value: isinstance(value, int),
+    "bool": lambda value: isinstance(value, int),
+    "float": lambda value: isinstance(value, (int, float)),
+    "str": lambda value: isinstance(value, str),
+    "Ints": lambda value: isinstance(value, (tuple, list)) and all(isinstance(n, int) for n in value),
+    "Floats": lambda value: isinstance(value, (tuple, list)) and all(isinstance(n, (int, float)) for n in value),
+}
+_MOST_RESULTS = 1 << 16  # of one operation
 
 
 class Emitter:
-    """Primitive words as methods: `e.add(a, b)` says a node and gives the name of its result."""
+    """Primitive operations as methods: `e.add(a, b)` emits a node and gives the name of its result."""
 
     def __init__(self, flat: Graph, opsets: Mapping[str, int], numbered_outputs: bool) -> None:
         self._flat, self._opsets, self._numbered = flat, opsets, numbered_outputs
         self._taken = {*flat.inputs, *flat.weights, *(t for node in flat.nodes for t in (*node.outputs, *node.inputs))}
         self._made: dict[str, Node] = {}
         self._emitted: list[Node] = []
+        self._kept: list[str] = []  # weights that the rule at work has made
         self.node = Node("", (), ())
         self.nodes: list[Node] = []
+        self.rows: list[RuleRow] = []
         self.weights: dict[str, Weight] = dict(flat.weights)
 
     @property
     def opset(self) -> int:
-        """The version of the ONNX operations that the node at hand is one of."""
+        """The version of the ONNX operations that the current node is one of."""
         return self._opsets.get(self.node.function, self._opsets.get("", 0))
 
-    def __getattr__(self, word: str) -> Callable[..., str]:
-        if word not in MEANING:
-            raise AttributeError(word)
-        return partial(self.emit, word)
+    def __getattr__(self, op: str) -> Callable[..., str]:
+        if op not in MEANING:
+            raise AttributeError(f"there is no primitive operation {op!r}")
+        return partial(self.emit, op)
 
-    def emit(self, word: str, /, *inputs: str, **attributes: Any) -> str:
-        """Says a word with one result; gives the result's name."""
-        return self.emit_many(word, 1, *inputs, **attributes)[0]
+    def emit(self, op: str, /, *inputs: str, **attributes: Any) -> str:
+        """Emits an operation with one result; gives the result's name."""
+        return self.emit_many(op, 1, *inputs, **attributes)[0]
 
-    def emit_many(self, word: str, results: int, /, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        """Says a word with several results; gives their names."""
+    def emit_many(self, op: str, results: int, /, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        """Emits an operation with several results; gives their names."""
+        if op not in MEANING:
+            raise AttributeError(f"there is no primitive operation {op!r}")
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
-        if not inputs:
-            raise NotCoveredError(f"{word} of nothing")
+        if not inputs or (op in BINARY and (len(inputs) != 2 or not inputs[0])):
+            raise Refused(f"{op} does not have {2 if op in BINARY else 'any'} inputs")
+        if not 0 <= results <= _MOST_RESULTS:
+            raise Refused(f"{op} has {results} results")
         outputs = tuple(self._fresh() for _ in range(results))
-        self._emitted.append(node := Node(word, inputs, outputs, attributes, self.node.name, self.node.function))
+        self._emitted.append(node := Node(op, inputs, outputs, attributes, self.node.name, self.node.function))
         self._made |= dict.fromkeys(outputs, node)
         return outputs
 
     def constant(self, value: Any, dtype: str = "int64") -> str:
         """The name of a new small weight."""
+        if dtype not in _NUMERIC:
+            raise Refused(f"constants of type {dtype or 'unknown'} are not supported")
         return self.keep(Weight.of(np.asarray(value, dtype)))
 
     def keep(self, weight: Weight) -> str:
         """The name of a weight that was an attribute."""
         name = self._fresh()
         self.weights[name] = weight
+        self._kept.append(name)
         return name
 
-    def numbers(self, tensor: str) -> tuple[int, ...]:
-        """The whole numbers in a small constant."""
-        return tuple(int(n) for n in np.ravel(self._constant(tensor)))
+    def numbers(self, tensor: str) -> Ints:
+        """The integers in a small constant."""
+        array = self._constant(tensor)
+        if array.dtype.kind not in "iub":
+            raise Refused(f"{tensor} is not a constant of integers")
+        return tuple(int(n) for n in np.ravel(array))
+
+    def integer(self, tensor: str) -> int:
+        """The integer that a constant begins with."""
+        numbers = self.numbers(tensor)
+        if not numbers:
+            raise Refused(f"{tensor} is empty")
+        return numbers[0]
 
     def _constant(self, tensor: str, deepest: int = 8) -> Array:
-        """A small constant, also where words that change little were emitted about it."""
+        """A small constant, also behind operations that only pass its numbers through."""
         weight, node = self.weights.get(tensor), self._made.get(tensor)
         if weight is not None and math.prod(weight.shape) <= 64:
             return weight.read()
         if weight is not None or node is None or node.op not in _PASSTHROUGH or not deepest:
-            raise NotCoveredError(f"{tensor} is not a small constant")
-        inputs = [self._constant(name, deepest - 1) for name in node.inputs]
-        return np.asarray(MEANING[node.op](*inputs, **node.attributes))
+            raise Refused(f"{tensor} is not a small constant")
+        made = compute(node, [self._constant(name, deepest - 1) for name in node.inputs])
+        if made is None:
+            raise Refused(f"{tensor} cannot be computed")
+        return made[0]
 
     def sizes(self, tensor: str) -> tuple[int | str | None, ...] | None:
-        """What the file says about a tensor's shape."""
+        """A tensor's shape as the file declares it."""
         if tensor in self.weights:
             return self.weights[tensor].shape
         kind = self._flat.types.get(tensor)
@@ -104,20 +140,22 @@ class Emitter:
         return axis == -1 or (shape is not None and axis == len(shape) - 1)
 
     def dtype(self, tensor: str) -> str:
-        """A tensor's type as far as the file or the words that made it tell; "" if they do not."""
+        """A tensor's type as far as the file or the operations that made it tell; "" if they do not."""
         for _ in range(64):
             if tensor in self.weights:
                 return self.weights[tensor].dtype
             if (kind := self._flat.types.get(tensor)) and kind.dtype:
                 return kind.dtype
             node = self._made.get(tensor)
-            if node is None or not node.inputs or node.op in _UNTYPED:
+            if node is None or node.op in _UNTYPED:
                 return ""
             if node.op in TRUTHS:
                 return "bool"
             if node.op == "cast" or node.op in _WHOLES:
                 return str(node.attributes.get("to", "int64"))
-            tensor = node.inputs[_TYPED_BY.get(node.op, 0)]
+            if (place := _TYPED_BY.get(node.op, 0)) >= len(node.inputs):
+                return ""
+            tensor = node.inputs[place]
         return ""
 
     def number(self, value: float, beside: str) -> str:
@@ -126,15 +164,34 @@ class Emitter:
         return self.constant(value, dtype if "float" in dtype or (dtype and not value % 1) else "float32")
 
     def translate(self, node: Node, rule: Rule | None) -> None:
-        """Says what a rule makes of a node; a node without one, or of a form it does not cover, keeps its own word."""
-        self.node, self._emitted = node, []
-        try:
-            results = rule(self, *node.inputs, **node.attributes) if rule else ()
-        except (NotCoveredError, AttributeError, IndexError, KeyError, TypeError, ValueError):
-            results, self._emitted = (), []
+        """Emits what a rule makes of a node; a node without a rule, or which its rule refuses, stays as it is."""
+        self.node, self._emitted, self._kept = node, [], []
+        results: str | tuple[str, ...] = ()
+        if rule is not None:
+            try:
+                _signature(rule).check(node)
+                results = rule(self, *node.inputs, **node.attributes)
+            except Refused as refused:
+                self._forget()
+                self._record("", refused.reason)
+        elif node.op not in MEANING:
+            self._record("", "unsupported operator")
         self._bind((results,) if isinstance(results, str) else results)
+        if results:
+            self._record(" ".join(emitted.op for emitted in self._emitted))
         self.nodes += self._emitted
         self._made |= {tensor: emitted for emitted in self._emitted for tensor in emitted.outputs if tensor}
+
+    def _forget(self) -> None:
+        """Undoes what a rule did before it refused."""
+        for tensor in (t for node in self._emitted for t in node.outputs):
+            del self._made[tensor]
+        for weight in self._kept:
+            del self.weights[weight]
+        self._emitted, self._kept = [], []
+
+    def _record(self, result: str, reason: str = "") -> None:
+        self.rows.append(RuleRow("translate", self.node.op, (label(self.node),), result, reason))
 
     def _bind(self, results: tuple[str, ...]) -> None:
         """Gives the results the names of the node's outputs; outputs that no result is for keep the node alive."""
@@ -165,6 +222,64 @@ class Emitter:
             number += 1
         self._taken.add(name)
         return name
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """What a rule takes: which of its inputs must be given, how many it has, and a check by attribute; `needed` are the
+    attributes without a default."""
+
+    inputs: tuple[bool, ...]
+    most: float
+    checks: Mapping[str, Callable[[Any], bool]]
+    needed: tuple[str, ...]
+    others: bool  # whether it takes attributes that it does not name
+
+    def check(self, node: Node) -> None:
+        """Refuses a node with other inputs or attributes."""
+        missing = [i for i, needed in enumerate(self.inputs) if needed and not "".join(node.inputs[i : i + 1])]
+        if missing or len(node.inputs) > self.most:
+            raise Refused(f"{node.op} has unexpected inputs: {', '.join(node.inputs) or 'none'}")
+        if absent := [name for name in self.needed if name not in node.attributes]:
+            raise Refused(f"{node.op} has no attribute {absent[0]}")
+        for name, value in node.attributes.items():
+            fits = self.checks.get(name, _anything if self.others else _nothing)
+            if not fits(value):
+                raise Refused(f"attribute {name} of {node.op} has an unexpected type or is not supported")
+
+
+def _anything(_: Any) -> bool:
+    return True
+
+
+def _nothing(_: Any) -> bool:
+    return False
+
+
+@cache
+def _signature(rule: Rule) -> _Signature:
+    """A rule's parameters: inputs come before "/", or are those without a default or with an empty one; all others are
+    attributes, of the type of their annotation or default."""
+    kinds = inspect.Parameter
+    parameters = list(inspect.signature(rule).parameters.values())
+    before = [p for p in parameters if p.kind is kinds.POSITIONAL_ONLY]
+    if not before:
+        before = [p for p in parameters if p.kind is kinds.POSITIONAL_OR_KEYWORD and p.default in (kinds.empty, "")]
+    named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY) and p not in before]
+    several = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
+    inputs = tuple(p.default is kinds.empty and p.annotation != "MaybeOmitted" for p in before[1:])
+    checks: dict[str, Callable[[Any], bool]] = {}
+    checks |= {p.name: _nothing for p in before if p.kind is kinds.POSITIONAL_OR_KEYWORD}
+    for p in named:
+        told = str(p.annotation).removesuffix(" | None")
+        checks[p.name] = _KINDS.get(told) or _KINDS.get(type(p.default).__name__, _anything)
+    return _Signature(
+        inputs=inputs,
+        most=math.inf if several else len(inputs),
+        checks=checks,
+        needed=tuple(p.name for p in named if p.default is kinds.empty),
+        others=any(p.kind is kinds.VAR_KEYWORD for p in parameters),
+    )
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

@@ -1,12 +1,13 @@
-"""Head: what a graph makes of the encoder's rows, as far as it is linear maps of each row or of the first one."""
+"""Head: what a graph computes from the encoder's rows, as far as it is linear maps of each row or of the first one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from fusebert.match.findings import Omitted, Provenance, Rows
 from fusebert.match.weights import Weights, keeps_order
 from fusebert.values.blocks import Linear
 from fusebert.values.network import Dense, Head
@@ -14,12 +15,12 @@ from fusebert.values.network import Dense, Head
 
 @dataclass(frozen=True)
 class Gives:
-    """A head; which output of the graph each of a model's outputs is, by its place; what is left out; and the outputs
+    """A head; which output of the graph each of a model's outputs is, by its place; what is omitted; and the outputs
     that are not understood."""
 
     head: Head
     outputs: Mapping[str, int]
-    omitted: tuple[str, ...]
+    omitted: tuple[Omitted, ...]
     made: bool  # whether it makes any output of the graph, perhaps but for what comes after it
     unclear: tuple[str, ...]
 
@@ -32,26 +33,26 @@ class _Way:
     base: str
     steps: tuple[Dense, ...]
     after: str = ""
-    column: str = ""
+    origin: Provenance | None = None  # of the last linear map's weight
 
 
-def read_head(weights: Weights, vocabulary: int) -> Gives:
-    """The head that explains the graph's outputs best."""
-    names = weights.graph.outputs
-    ways = [_way(weights, place, name) for place, name in enumerate(names)]
-    head, given = _choose(ways, vocabulary)
+def read_head(weights: Weights, names: Sequence[str], vocabulary: int) -> Gives:
+    """The head that explains the graph's outputs best; `names` are what the model calls them."""
+    ways = [_way(weights, place, tensor) for place, tensor in enumerate(weights.graph.outputs)]
+    head, given = _choose(ways, names, vocabulary)
     omitted = []
     for way in ways:
         if way.place not in given.values():
-            omitted.append(f"output {names[way.place]}, which is not made of linear maps of the encoder's rows")
+            what = f"output {names[way.place]}, which is not made of linear maps of the encoder's rows"
+            omitted.append(Omitted("output", what))
         elif way.after:
-            omitted.append(f"the {way.after} after output {names[way.place]}")
+            omitted.append(Omitted("final", f"the {way.after} after output {names[way.place]}"))
     exact = {name: place for name, place in given.items() if not ways[place].after}
-    unclear = tuple(names[way.place] for way in ways if not way.base)
+    unclear = tuple(weights.graph.outputs[way.place] for way in ways if not way.base)
     return Gives(head, exact, tuple(omitted), bool(given), unclear)
 
 
-def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
+def _choose(ways: list[_Way], names: Sequence[str], vocabulary: int) -> tuple[Head, dict[str, int]]:
     hidden = [way for way in ways if way.base == "each" and not way.steps]
     each = [way for way in ways if way.base == "each" and way.steps]
     first = [way for way in ways if way.base == "first" and way.steps]
@@ -64,7 +65,7 @@ def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
         longest = max(first, key=lambda way: len(way.steps))
         return Head("sequence", longest.steps), {"logits": longest.place}
     if len(each) == 2 and all(len(way.steps[-1].linear.weight) == 1 for way in each):
-        start, end = sorted(each, key=lambda way: way.column)
+        start, end = _start_and_end(each[0], each[1], names)
         both = Dense(_stacked(start.steps[-1].linear, end.steps[-1].linear))
         return Head("question", (*start.steps[:-1], both)), {"start_logits": start.place, "end_logits": end.place}
     if each:
@@ -73,9 +74,30 @@ def _choose(ways: list[_Way], vocabulary: int) -> tuple[Head, dict[str, int]]:
     return Head(), {}
 
 
+def _start_and_end(first: _Way, second: _Way, names: Sequence[str]) -> tuple[_Way, _Way]:
+    """Which of two outputs is the start of an answer: told by their names; else the lower column where both are columns
+    of one linear map; else the first of the outputs."""
+    says = [("start" in names[way.place].lower(), "end" in names[way.place].lower()) for way in (first, second)]
+    if says == [(True, False), (False, True)]:
+        return first, second
+    if says == [(False, True), (True, False)]:
+        return second, first
+    one, other = _column(first.origin), _column(second.origin)
+    swapped = one is not None and other is not None and one[:2] == other[:2] and other[2] < one[2]
+    return (second, first) if swapped else (first, second)
+
+
+def _column(origin: Provenance | None) -> tuple[str, tuple[object, ...], int] | None:
+    """The weight that a column is chosen from, what was done to it before, and which column it is."""
+    if origin is None or not origin.steps or not isinstance(chosen := origin.steps[-1], Rows):
+        return None
+    return origin.name, origin.steps[:-1], chosen.first
+
+
 def _way(weights: Weights, place: int, tensor: str) -> _Way:
     steps: list[Dense] = []
-    after = column = ""
+    after = ""
+    origin: Provenance | None = None
     while (node := weights.maker(tensor)) is not None and (
         node.op in ("softmax", "log_softmax", "sigmoid") or (node.op == "arrange" and keeps_order(node))
     ):
@@ -85,11 +107,11 @@ def _way(weights: Weights, place: int, tensor: str) -> _Way:
         while (node := weights.made(tensor, "arrange")) is not None and keeps_order(node):
             tensor = node.inputs[0]
         if tensor == weights.found.output:
-            return _Way(place, "each", tuple(reversed(steps)), after, column)
+            return _Way(place, "each", tuple(reversed(steps)), after, origin)
         if (node := weights.made(tensor, "select")) is not None:
             tokens = len(weights.raised.dims[weights.found.output]) - 2
             at_first = node.inputs[0] == weights.found.output and node.attributes == {"axis": tokens, "index": 0}
-            return _Way(place, "first" if at_first else "", tuple(reversed(steps)), after, column)
+            return _Way(place, "first" if at_first else "", tuple(reversed(steps)), after, origin)
         norm, activation = None, "identity"
         if (node := weights.made(tensor, "layer_norm")) is not None:
             norm, tensor = weights.norm(node), node.inputs[0]
@@ -97,7 +119,7 @@ def _way(weights: Weights, place: int, tensor: str) -> _Way:
             activation, tensor = str(node.attributes["name"]), node.inputs[0]
         if (node := weights.made(tensor, "linear")) is None:
             return _Way(place, "", ())
-        column = column or weights.raised.origins.get(node.inputs[1], ("", ""))[1]  # of one map, start comes before end
+        origin = origin or weights.raised.origin(node.inputs[1])
         steps.append(Dense(weights.linear(node), activation, norm))
         tensor = node.inputs[0]
 

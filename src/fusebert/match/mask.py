@@ -1,16 +1,16 @@
-"""Mask: what is added to the scores, known by what it is for the probes. A 0/1 mask of an input, padding told by its
-id, an additive mask that comes from outside, nothing; or something that an encoder of ours cannot carry."""
+"""Mask: what is added to the scores, known by its values for the probes: a 0/1 mask from an input, padding told by its
+id, an additive mask that is an input, or nothing. Anything else is refused, since the fused encoder cannot carry it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.match.budget import refuse_large
-from fusebert.match.lift.state import Lifted
+from fusebert.match.findings import Lifted, Mask, Refused
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
 from fusebert.ops.graph import Array, Graph
@@ -19,40 +19,27 @@ from fusebert.ops.vocabulary import evaluate
 _HIDDEN = -100.0  # from here on exp() leaves nothing of a score
 
 
-@dataclass(frozen=True)
-class Mask:
-    """`kind` is "none", "rows" (a 0/1 input), "lengths" (as many positions are seen as an input says or has ones),
-    "ids" (an input whose `hidden_id` is padding), "additive" (an input that is added), or "refused", with the reason.
-    `tensor` is that input; `added` is what the scores get."""
-
-    kind: str
-    tensor: str = ""
-    added: str = ""
-    hidden_id: int | None = None
-    reason: str = ""
-
-
 class Masks:
     """Reads masks of one lifted graph, each once."""
 
     def __init__(self, lifted: Lifted, trials: Trials) -> None:
         self._lifted, self._trials = lifted, trials
-        self._known: dict[tuple[str | None, int], Mask] = {}
+        self._known: dict[tuple[str | None, int], Mask | Refused] = {}
 
-    def read(self, added: str | None, heads: int) -> Mask:
-        """What a tensor means that is added to scores."""
+    def read(self, added: str | None, heads: int) -> Mask | Refused:
+        """What a tensor that is added to scores hides, or why it is not a mask."""
         key = added, min(heads, 2)
         if key not in self._known:
             self._known[key] = Mask("none") if added is None else self._read(added, heads)
         return self._known[key]
 
-    def _read(self, added: str, heads: int) -> Mask:
+    def _read(self, added: str, heads: int) -> Mask | Refused:
         graph = self._lifted.graph
         if added in graph.inputs and added not in self._lifted.probes[0]:
             return Mask("additive", added, added)
         strange = sorted(self._trials.inputs_of({added}).difference(self._lifted.probes[0]))
         if strange:
-            return _refused(added, f"it is made of the input {strange[0]}, which is no 0/1 mask of two dimensions")
+            return _refused(added, f"it is made of the input {strange[0]}, which is not a 0/1 mask of two dimensions")
         try:
             tried = [(probe, _four(array, heads)) for probe, array in self._trials.try_all(added)]
         except FusebertError as error:
@@ -63,7 +50,7 @@ class Masks:
                 return Mask("none", added=added)
             if all(map(_causal, arrays)):
                 return _refused(added, "attention is causal: a token does not see those after it")
-            return _refused(added, "a constant that is no mask is added to the scores, such as relative positions")
+            return _refused(added, "a constant that is not a mask is added to the scores, such as relative positions")
         for mask in self._kinds(added):
             if all(_hides(array, visible(mask, probe, array.shape[-1])) for probe, array in tried):
                 return mask
@@ -113,8 +100,8 @@ def visible(mask: Mask, probe: Probe, length: int) -> Array | None:
     return shown
 
 
-def _refused(added: str, reason: str) -> Mask:
-    return Mask("refused", added=added, reason=reason)
+def _refused(added: str, reason: str) -> Refused:
+    return Refused(reason, added)
 
 
 def _four(array: Array, heads: int) -> Array:

@@ -1,5 +1,5 @@
-"""Meaning: LayerNorms, activations and softmaxes that an exporter wrote out in small steps are known by what they
-compute, not by how: the steps are run on a few numbers, and the result is compared with the word it may be."""
+"""Recognise: LayerNorms, activations and softmaxes that an exporter wrote out in small steps are known by what they
+compute, not by how: the steps are run on a few numbers, and the result is compared with the operation it may be."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import numpy as np
 
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
+from fusebert.match.findings import RuleRow, label
 from fusebert.match.lift.constants import LAST
-from fusebert.match.lift.shapes import ELEMENTWISE, meaning
+from fusebert.match.lift.shapes import ELEMENTWISE, compute
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.ops.vocabulary import ACTIVATIONS, Numpy
 
@@ -29,20 +30,11 @@ _WEIGHT = 1 / np.maximum(1, np.abs(_GRID))
 _TOLERANCE = 5e-5  # tells the two GELUs apart, which differ by 5e-4, and allows constants of five digits
 
 
-@dataclass(frozen=True)
-class Row:
-    """One thing the finder did or tried: by which rule, at which nodes, and why it did or did not work."""
-
-    rule: str
-    nodes: tuple[str, ...]
-    reason: str
-
-
 def recognise(
     graph: Graph, dims: Mapping[str, tuple[Group, ...]], kept: Collection[str] = ()
-) -> tuple[Graph, list[Row]]:
-    """The graph with larger words where it means them, and a row for each. `kept` are tensors of nodes whose operands
-    are not known to be laid out alike."""
+) -> tuple[Graph, list[RuleRow]]:
+    """The graph with larger operations in place of the small steps that compute them, and a row for each attempt.
+    `kept` are tensors of nodes whose operands are not known to be laid out alike."""
     return _Recognition(graph, dims, kept).run()
 
 
@@ -68,9 +60,9 @@ class _Recognition:
         self._scalars: dict[str, float | None] = {}
         self._tried: set[int] = set()  # nodes that no search need begin at again
         self._endless: set[int] = set()  # nodes with a long way of small steps before them
-        self.rows: list[Row] = []
+        self.rows: list[RuleRow] = []
 
-    def run(self) -> tuple[Graph, list[Row]]:
+    def run(self) -> tuple[Graph, list[RuleRow]]:
         for i, node in enumerate(self._graph.nodes):
             if i not in self._tried and node.op in ("mean", "sum"):
                 self._layer_norm(node.inputs[0])
@@ -82,15 +74,22 @@ class _Recognition:
                 self._activation(self._start(i))
         return replace(self._graph, nodes=tuple(_pruned(self._nodes, self._graph.outputs))), self.rows
 
-    def _say(
-        self, tensor: str, word: str, inputs: tuple[str, ...], region: _Region, reason: str, **attributes: object
+    def _refuse(self, rule: str, start: str, region: _Region) -> None:
+        """Records that nothing in a region is what was looked for; no search begins in it again."""
+        self._tried.update(region.nodes)
+        nodes = tuple(dict.fromkeys(label(self._graph.nodes[i]) for i in region.nodes)) or (start,)
+        what = "an activation" if rule == "activation" else f"a {rule}"
+        self.rows.append(RuleRow("recognise", rule, nodes, "", f"none of what is computed from {start} is {what}"))
+
+    def _emit(
+        self, tensor: str, op: str, inputs: tuple[str, ...], region: _Region, reason: str, **attributes: object
     ) -> None:
         old = self._nodes[self._maker[tensor]]
-        self._nodes[self._maker[tensor]] = Node(word, inputs, (tensor,), attributes, old.name, old.function)
+        self._nodes[self._maker[tensor]] = Node(op, inputs, (tensor,), attributes, old.name, old.function)
         last = region.nodes.index(self._maker[tensor])
         self._tried.update(region.nodes[: last + 1])
-        names = dict.fromkeys(self._graph.nodes[i].name for i in region.nodes[: last + 1])
-        self.rows.append(Row(word, tuple(names), reason))
+        names = dict.fromkeys(label(self._graph.nodes[i]) for i in region.nodes[: last + 1])
+        self.rows.append(RuleRow("recognise", op, tuple(names), op, reason))
 
     def _scalar(self, name: str) -> float | None:
         if name not in self._scalars:
@@ -136,7 +135,7 @@ class _Recognition:
                     break
             else:
                 arrays = [region.values.get(n, constants.get(n)) if n else None for n in node.inputs]
-                made, out = meaning(node, arrays), node.outputs[0]
+                made, out = compute(node, arrays), node.outputs[0]
                 if made is None:
                     continue
                 region.values[out] = made[0]
@@ -165,10 +164,10 @@ class _Recognition:
             if (match := self._norm_of(x, out, region)) is not None:
                 found = (out, *match)
         if found is None:
-            self._tried.update(region.nodes)
+            self._refuse("layer_norm", start, region)
             return
         out, parameters, epsilon = found
-        self._say(out, "layer_norm", (start, *parameters), region, f"epsilon {epsilon:g}", epsilon=epsilon)
+        self._emit(out, "layer_norm", (start, *parameters), region, f"epsilon {epsilon:g}", epsilon=epsilon)
 
     def _norm_of(self, x: Array, out: str, region: _Region) -> tuple[tuple[str, ...], float] | None:
         """Gain, bias and epsilon, if a tensor of the region is the LayerNorm of its beginning."""
@@ -191,9 +190,9 @@ class _Recognition:
         for i in region.nodes:
             out = self._graph.nodes[i].outputs[0]
             if region.values[out].shape == x.shape and np.allclose(region.values[out], wanted, rtol=1e-5):
-                self._say(out, "softmax", (start,), region, "written out")
+                self._emit(out, "softmax", (start,), region, "written out")
                 return
-        self._tried.update(region.nodes)
+        self._refuse("softmax", start, region)
 
     def _start(self, i: int) -> str:
         """The tensor that an activation is a function of: as far back as one number decides; "" if that is too far."""
@@ -229,9 +228,10 @@ class _Recognition:
             best = int(apart.argmin())  # of a number that is none, which compares as false
             if apart[best] < _TOLERANCE:
                 found = self._graph.nodes[i].outputs[0], _NAMES[best]
-        self._tried.update(region.nodes if found is None else ())
-        if found is not None:
-            self._say(found[0], "activation", (start,), region, found[1], name=found[1])
+        if found is None:
+            self._refuse("activation", start, region)
+        else:
+            self._emit(found[0], "activation", (start,), region, found[1], name=found[1])
 
 
 def _pairs(vectors: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -8,41 +8,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from fusebert.match.findings import Match, Miss
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.vocabulary import Record
 from fusebert.values.forms import block
 from fusebert.values.traverse import post_norm_layer
-
-BINDINGS = {
-    "attention.query": "query", "attention.key": "key", "attention.value": "value", "attention.out": "attention_out",
-    "attention.after": "attention_norm", "feed_forward.up": "ffn_in", "feed_forward.down": "ffn_out",
-    "feed_forward.after": "output_norm",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Match:
-    """One layer: what the names in the pattern stand for. `bindings` has tensors, weights and attributes by name, such
-    as `x`, `mask`, `query.weight` and `heads`; `nodes` are those the layer is made of."""
-
-    output: str
-    bindings: Mapping[str, Any]
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Miss:
-    """A search that failed: how many of the pattern's nodes it found, and what stopped it where."""
-
-    matched: int
-    expected: str
-    found: str
-    node: str
-    function: str = ""
-
-    def __str__(self) -> str:
-        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}, " if self.node else ""
-        return f"{where}{self.expected} was expected, but there is {self.found}"
 
 
 class _Hole:
@@ -61,7 +31,7 @@ def pattern() -> Graph:
     """The layer as a Graph whose weights and attributes are holes."""
     record = Record()
     x = "x"
-    for form in post_norm_layer(lambda path: _Hole(BINDINGS[path]), "heads", "activation", "scale"):
+    for form in post_norm_layer(_Hole, "heads", "activation", "scale"):
         x = block(record, x, "mask", form)
     return record.graph(("x", "mask"), (x,))
 

@@ -13,8 +13,8 @@ from fusebert.errors import FusebertError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Size
 from fusebert.match.budget import refuse_large
+from fusebert.match.findings import Lifted
 from fusebert.match.lift.shapes import SHAPE_ONLY, numbers_read
-from fusebert.match.lift.state import Lifted
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.ops.vocabulary import evaluate

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.match.find import FoundEncoder
-from fusebert.match.lift.state import Lifted
-from fusebert.match.search import BINDINGS
+from fusebert.match.findings import FoundEncoder, Lifted
 from fusebert.ops.graph import Array, Node
 from fusebert.values.blocks import Block, Linear, Norm
 from fusebert.values.traverse import is_norm, post_norm_layer
@@ -50,10 +48,9 @@ class Weights:
         """The blocks of a matched layer."""
 
         def part(path: str) -> Linear | Norm:
-            hole = BINDINGS[path]
             if is_norm(path):
-                return self._norm(holes[f"{hole}.gain"], holes[f"{hole}.bias"], float(holes[f"{hole}.epsilon"]))
-            return self._linear(holes[f"{hole}.weight"], holes[f"{hole}.bias"])
+                return self._norm(holes[f"{path}.gain"], holes[f"{path}.bias"], float(holes[f"{path}.epsilon"]))
+            return self._linear(holes[f"{path}.weight"], holes[f"{path}.bias"])
 
         return post_norm_layer(part, int(holes["heads"]), str(holes["activation"]), float(holes["scale"]))
 

@@ -17,8 +17,7 @@ from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.onnx.tensor import encode
-from fusebert.match.assemble import Assembled
-from fusebert.match.translate import translate
+from fusebert.match import Assembled, translate
 from fusebert.measure.difference import TOLERANCES, Difference, Tolerance, difference, table, within
 from fusebert.measure.inputs import UnknownInputError
 from fusebert.measure.pairing import Judge, Questions, Sizes

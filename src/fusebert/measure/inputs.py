@@ -12,10 +12,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.bert_op import OPS, precision_of
-from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, find
-from fusebert.match.mask import computed
-from fusebert.match.weights import Weights
+from fusebert.match import Finding, computed, find, read_embeddings
 from fusebert.ops.graph import Graph
 
 ROLES = ("ids", "mask", "types")
@@ -105,7 +102,7 @@ def _by_encoder(finding: Finding) -> _Known | None:
         return None
     found = finding.encoders[0]
     try:
-        embeddings, tensors = read_embeddings(Weights(finding.raised, found))
+        embeddings, tensors = read_embeddings(finding.raised, found)
     except FusebertError:
         return None
     if found.mask.kind in ("rows", "lengths"):

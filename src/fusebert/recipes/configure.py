@@ -13,7 +13,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, OPS, PER_LAYER, WEIGHTS, check_node, shapes_of, typed
 from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
 from fusebert.formats.tensorflow.messages import set_attribute
-from fusebert.match.inline import inline
+from fusebert.match import inline
 from fusebert.ops.graph import Graph, Node
 from fusebert.report import Report, Table
 

@@ -16,10 +16,7 @@ from fusebert.formats.tensorflow.file import open_file
 from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.types import RESOURCE, dtype_name
-from fusebert.match import axes as ax
-from fusebert.match.find import Finding, FoundEncoder, find
-from fusebert.match.mask import computed, hiding_value
-from fusebert.match.search import Match
+from fusebert.match import Finding, FoundEncoder, Match, computed, find, hiding_value, is_flat
 from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
@@ -123,16 +120,6 @@ class _Derivation:
         }
         return Derived(node, outputs, self._place.scope.where)
 
-    def _layout(self, tensor: str, value: str) -> bool | None:
-        """Whether a tensor that shows a value has batch and length in one dimension; None if it does not show it."""
-        view = self._raised.views.get(tensor)
-        if view is None or view.value != value or view.factor != 1:
-            return None
-        dims, canonical = ax.settled(view.dims), ax.settled(self._raised.dims[value])
-        if not dims or dims[-1] != canonical[-1] or ax.flat(dims) != ax.flat(canonical):
-            return None
-        return {2: True, 3: False}.get(len(dims))
-
     def _ends(self) -> tuple[dict[str, int], bool]:
         """Which layer each seed is the result of, and how it is laid out."""
         ends: dict[str, int] = {}
@@ -141,7 +128,7 @@ class _Derivation:
             name = self._place.nodes[seed]
             for tensor in (self._path + output for output in self._outputs.get(name, ())):
                 for number, match in enumerate(self._found.layers):
-                    if (flat := self._layout(tensor, match.output)) is not None:
+                    if (flat := is_flat(self._raised, tensor, match.output)) is not None:
                         ends[seed] = number
                         layouts.add(flat)
             if seed not in ends:
@@ -155,7 +142,7 @@ class _Derivation:
         for number in reversed(range(last + 1)):
             value = self._found.layers[number].bindings["x"]
             for tensor, edge in self._inputs.items():
-                if self._layout(tensor, value) is flat:
+                if is_flat(self._raised, tensor, value) is flat:
                     return number, edge
         shape = "(batch * length, hidden)" if flat else "(batch, length, hidden)"
         raise UnsupportedError(

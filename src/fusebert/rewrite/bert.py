@@ -8,8 +8,9 @@ from typing import Any
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.tensorflow.bert_op import weight_shapes
-from fusebert.match.find import Finding, FoundEncoder
+from fusebert.match import TRANSPOSE, Finding, FoundEncoder
 from fusebert.ops.graph import Graph
+from fusebert.values.traverse import POST_NORM_PARTS, is_norm
 
 _SAME = ("heads", "activation", "scale")  # in all layers of a node
 
@@ -30,10 +31,10 @@ def encoder_attributes(found: FoundEncoder, layers: range) -> dict[str, Any]:
     """The attributes that these layers of an encoder have in common; raises where they differ."""
     first, inner = found.layers[layers[0]].bindings, _inner(found, layers[0])
     for number in layers:
-        holes = found.layers[number].bindings
-        epsilons = {holes[f"{norm}.epsilon"] for norm in ("attention_norm", "output_norm")}
-        same = all(holes[name] == first[name] for name in _SAME) and _inner(found, number) == inner
-        if not same or epsilons != {first["output_norm.epsilon"]}:
+        bindings = found.layers[number].bindings
+        epsilons = {bindings[f"{norm}.epsilon"] for norm in POST_NORM_PARTS if is_norm(norm)}
+        same = all(bindings[name] == first[name] for name in _SAME) and _inner(found, number) == inner
+        if not same or epsilons != {first["feed_forward.after.epsilon"]}:
             raise UnsupportedError(
                 f"layers differ in heads, sizes, activation, scale or epsilon: {found.layers[number].output}"
             )
@@ -42,13 +43,13 @@ def encoder_attributes(found: FoundEncoder, layers: range) -> dict[str, Any]:
         "NumAttentionHeads": int(first["heads"]),
         "IntermediateSize": inner,
         "HiddenAct": str(first["activation"]),
-        "LayerNormEpsilon": float(first["output_norm.epsilon"]),
+        "LayerNormEpsilon": float(first["feed_forward.after.epsilon"]),
         "AttentionScale": float(first["scale"]),
     }
 
 
 def _inner(found: FoundEncoder, number: int) -> int:
-    return found.weights[number]["ffn_in.weight"].shape[0]
+    return found.weights[number]["feed_forward.up.weight"].shape[0]
 
 
 class Reach:
@@ -58,14 +59,14 @@ class Reach:
         self._found, self._weights = found, finding.raised.graph.weights
         self._by_root: dict[str, list[str]] = {}  # the tensors that have a weight's numbers, as they are stored
         for tensor in tensors:
-            root, how = finding.raised.origins.get(tensor, (tensor, ""))
-            if not how and tensor in self._weights:
-                self._by_root.setdefault(root, []).append(tensor)
+            origin = finding.raised.origin(tensor) if tensor in self._weights else None
+            if origin is not None and not origin.steps:
+                self._by_root.setdefault(origin.name, []).append(tensor)
 
     def weight(self, layer: int, part: str, field: str) -> str | None:
         """The tensor that has a weight of a layer as the op takes it, if there is one."""
         source = self._found.weights[layer].get(f"{part}.{field}")
-        if source is None or source.how != ("transpose" if field == "weight" else ""):
+        if source is None or source.steps != ((TRANSPOSE,) if field == "weight" else ()):
             return None
         shapes = weight_shapes(self._found.hidden, self._found.heads, _inner(self._found, layer))[part, field]
         fitting = (name for name in self._by_root.get(source.name, ()) if self._weights[name].shape in shapes)

@@ -13,9 +13,7 @@ import numpy as np
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
-from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.cut import Cut, embedded
-from fusebert.match.find import Finding
+from fusebert.match import Cut, Finding, assemble, embedded, read_encoder
 from fusebert.ops.graph import Array
 from fusebert.rewrite.packing import (
     Rewritten,

@@ -12,12 +12,7 @@ import numpy as np
 from fusebert.engine.quantize import convert_encoder, smooth
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.ranges import read_ranges
-from fusebert.match.assemble import assemble, read_encoder
-from fusebert.match.consumers import FIRST
-from fusebert.match.cut import Cut, cut
-from fusebert.match.embeddings import read_embeddings
-from fusebert.match.find import Finding, FoundEncoder, find
-from fusebert.match.weights import Weights
+from fusebert.match import FIRST, Cut, Finding, FoundEncoder, assemble, cut, find, read_embeddings, read_encoder
 from fusebert.ops.graph import Array, Graph
 from fusebert.values.blocks import Encoder
 from fusebert.values.plan import make_plan
@@ -86,7 +81,7 @@ def check_length(source: Path, finding: Finding, length: int | None) -> None:
         raise FusebertError(f"{source}: a sequence has {settled or 'at least 1'} tokens, not {length}")
     for found in finding.encoders:
         with suppress(UnsupportedError):  # of embeddings that are not known
-            embeddings, _ = read_embeddings(Weights(finding.raised, found))
+            embeddings, _ = read_embeddings(finding.raised, found)
             if embeddings.longest is not None and length > embeddings.longest:
                 raise FusebertError(f"{source}: a sequence has up to {embeddings.longest} tokens, not {length}")
 

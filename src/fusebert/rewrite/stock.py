@@ -10,7 +10,7 @@ import numpy as np
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import NewNode
-from fusebert.match.cut import Cut
+from fusebert.match import Cut
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
 from fusebert.values.network import Embeddings

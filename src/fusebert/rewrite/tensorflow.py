@@ -15,15 +15,12 @@ from fusebert.formats.tensorflow.edit import Editor, NewNode
 from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
 from fusebert.formats.tensorflow.scope import Edge
 from fusebert.formats.tensorflow.types import Type
-from fusebert.match import axes as ax
-from fusebert.match.cut import Cut
-from fusebert.match.find import Finding
-from fusebert.match.mask import hiding_value
-from fusebert.match.search import Match
+from fusebert.match import Cut, Finding, Match, hiding_value, shown_as_is
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
 from fusebert.values.blocks import Encoder
+from fusebert.values.traverse import is_norm
 
 _LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
@@ -139,14 +136,15 @@ class _Place:
                 array = self._array(match, f"{part}.{kind}")
                 yield self._constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
 
-    def _array(self, match: Match, hole: str) -> Array:
-        tensor = match.bindings.get(hole)
+    def _array(self, match: Match, weight: str) -> Array:
+        tensor = match.bindings.get(weight)
         if tensor is not None:
             array = self.finding.raised.graph.weights[tensor].read()
             return np.asarray(array.T if array.ndim == 2 else array, np.float32)
-        weights = self.cut.found.weights[0]
-        width = weights[hole.replace("bias", "weight")].shape[0] if "norm" not in hole else self.cut.found.hidden
-        return np.full(width, 1 if hole.endswith("gain") else 0, np.float32)
+        part, field = weight.rsplit(".", 1)
+        found = self.cut.found
+        width = found.hidden if is_norm(part) else found.weights[0][f"{part}.weight"].shape[0]
+        return np.full(width, 1 if field == "gain" else 0, np.float32)
 
     def _constant(self, name: str, array: Array, nodes: list[NewNode]) -> str:
         nodes.append(NewNode("Const", name, (), {"dtype": Type(array.dtype.name), "value": array}))
@@ -178,8 +176,7 @@ class _Place:
 
     def _seen(self, value: str) -> str:
         """A tensor in reach that shows an input as it is."""
-        dims = ax.settled(self.finding.raised.dims[value])
-        for tensor, view in self.finding.raised.views.items():
-            if view.value == value and view.factor == 1 and ax.settled(view.dims) == dims and tensor in self._local:
+        for tensor in shown_as_is(self.finding.raised, value):
+            if tensor in self._local:
                 return tensor
         raise UnsupportedError(f"the mask {value} cannot be reached in function {self.function or 'main'}")

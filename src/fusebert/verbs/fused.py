@@ -18,7 +18,7 @@ from fusebert.formats.onnx import edit as onnx_write
 from fusebert.formats.onnx.edit import files, outline
 from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
-from fusebert.match.find import FoundEncoder
+from fusebert.match import FoundEncoder
 from fusebert.measure.compare import compare, table
 from fusebert.onnxruntime import session
 from fusebert.progress import progress

@@ -12,8 +12,7 @@ from pathlib import Path
 from fusebert.errors import FusebertError
 from fusebert.formats import artifact, huggingface
 from fusebert.formats.tensorflow.bert_op import OPS
-from fusebert.match.everywhere import find_elsewhere
-from fusebert.match.find import Finding, FoundEncoder, find
+from fusebert.match import Finding, FoundEncoder, find, find_elsewhere
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
 from fusebert.source import is_graph, read
@@ -89,7 +88,11 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
     if with_nodes:
         words = tuple((n.op, n.name, n.function, ", ".join(filter(None, n.outputs))) for n in _raised(finding).nodes)
         tables.append(
-            Table("rules", ("rule", "nodes", "reason"), tuple((r.rule, r.nodes, r.reason) for r in finding.rows))
+            Table(
+                "rules",
+                ("stage", "rule", "nodes", "result", "reason"),
+                tuple((r.stage, r.rule, r.nodes, r.result or "refused", r.reason) for r in finding.rows),
+            )
         )
         tables.append(Table("raised", ("word", "node", "function", "makes"), words))
     notes = []

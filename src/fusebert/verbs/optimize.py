@@ -9,8 +9,7 @@ from typing import Any
 from fusebert.engine.model import Model, load
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.formats import artifact, write
-from fusebert.match.assemble import assemble
-from fusebert.match.find import find
+from fusebert.match import assemble, find
 from fusebert.measure.compare import Difference, compare, compare_with_graph, table, within
 from fusebert.report import Report, Table
 from fusebert.rewrite.packing import Wanted
@@ -143,7 +142,7 @@ def _prove_found(path: Path, baseline: Model) -> tuple[list[Difference], str]:
         differences = compare_with_graph(graph, baseline, assembled)
     except UnsupportedError as error:
         return [], f"The original graph cannot be computed here, so it was not compared: {error}."
-    if "rounding" in "".join(assembled.omitted):
+    if any(part.kind == "rounding" for part in assembled.omitted):
         return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
     in_halves = any(weight.dtype == "float16" for weight in graph.weights.values())  # which the graph may compute in
     _require(differences, "bf16" if in_halves else "fp32", f"{path} as it was found", "its graph")

@@ -12,16 +12,16 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.messages import attribute_value
 from fusebert.formats.tensorflow.types import Type
+from fusebert.values.traverse import POST_NORM_PARTS, is_norm
 
 INPUTS = ("embedded", "input_mask", "weights")
 OUTPUTS = {"Bert": ("encoded",), "BertHiddenStates": ("encoded", "hidden_states")}
 OPS = tuple(OUTPUTS)
-PARTS = ("query", "key", "value", "attention_out", "attention_norm", "ffn_in", "ffn_out", "output_norm")
 WEIGHTS = tuple(  # of a layer, in the order in which a node reads them
-    (part, field) for part in PARTS for field in (("gain", "bias") if part.endswith("norm") else ("weight", "bias"))
+    (part, field) for part in POST_NORM_PARTS for field in ("gain" if is_norm(part) else "weight", "bias")
 )
 PER_LAYER = len(WEIGHTS)
-_SCALED = ("query", "ffn_in")  # the parts of a layer that input scales are given for
+_SCALED = ("attention.query", "feed_forward.up")  # the parts of a layer that input scales are given for
 _RANGES = 8  # numbers for a layer: low and high of what goes into four products
 
 Settings = dict[str, Any]
@@ -95,12 +95,12 @@ def weight_shapes(hidden: int, heads: int, inner: int) -> dict[tuple[str, str], 
     """The shapes that each weight of a layer may have; the first is the plain one, without a dimension for heads."""
     size = hidden // heads
     shapes: dict[tuple[str, str], tuple[Shape, ...]] = dict.fromkeys(WEIGHTS, ((hidden,),))
-    for part in ("query", "key", "value"):
+    for part in ("attention.query", "attention.key", "attention.value"):
         shapes[part, "weight"] = (hidden, hidden), (hidden, heads, size)
         shapes[part, "bias"] = (hidden,), (heads, size)
-    shapes["attention_out", "weight"] = (hidden, hidden), (heads, size, hidden)
-    shapes["ffn_in", "weight"], shapes["ffn_in", "bias"] = ((hidden, inner),), ((inner,),)
-    shapes["ffn_out", "weight"] = ((inner, hidden),)
+    shapes["attention.out", "weight"] = (hidden, hidden), (heads, size, hidden)
+    shapes["feed_forward.up", "weight"], shapes["feed_forward.up", "bias"] = ((hidden, inner),), ((inner,),)
+    shapes["feed_forward.down", "weight"] = ((inner, hidden),)
     return shapes
 
 

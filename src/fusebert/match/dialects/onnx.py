@@ -1,4 +1,4 @@
-"""ONNX operations (ai.onnx, opset 7 and later) as primitive words: one rule each.
+"""ONNX operations (ai.onnx, opset 7 and later) as primitive operations: one rule each.
 
 Parameters that were attributes in old opsets and are inputs in new ones become inputs."""
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.match.emitter import Emitter, NotCoveredError, Rule
+from fusebert.match.emitter import Emitter, Floats, Ints, Rule
+from fusebert.match.findings import Refused
 from fusebert.ops.graph import Weight
 
 DTYPES = {
@@ -28,28 +29,37 @@ def _fold(word: str, e: Emitter, first: str, /, *rest: str, **_: Any) -> str:
     return e.identity(first) if not rest else first
 
 
-def _given(e: Emitter, tensor: str, attribute: Any) -> str:
+def _given(e: Emitter, tensor: str, attribute: Ints | None) -> str:
     """A parameter as an input: the tensor, or the attribute that old opsets have instead."""
     return tensor if tensor or attribute is None else e.constant(attribute)
 
 
 def _dtype(to: Any) -> str:
     if to not in DTYPES:
-        raise NotCoveredError(f"type {to}")
+        raise Refused(f"element type {to} is not supported")
     return DTYPES[to]
 
 
-def _constant(e: Emitter, /, **a: Any) -> str:
-    kinds = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
-    for name, kind in kinds.items():
-        if name in a:
-            return e.identity(e.constant(a[name], kind))
-    return e.identity(e.keep(_weight(a["value"])))
+def _constant(
+    e: Emitter,
+    /,
+    value: Any = None,
+    value_float: float | None = None,
+    value_floats: Floats | None = None,
+    value_int: int | None = None,
+    value_ints: Ints | None = None,
+    **_: Any,
+) -> str:
+    given: tuple[tuple[Any, str], ...] = ((value_float, "float32"), (value_floats, "float32"))
+    for number, kind in (*given, (value_int, "int64"), (value_ints, "int64")):
+        if number is not None:
+            return e.identity(e.constant(number, kind))
+    return e.identity(e.keep(_weight(value)))
 
 
 def _weight(value: Any) -> Weight:
     if not isinstance(value, Weight):
-        raise NotCoveredError("the value is not a tensor")
+        raise Refused("the value is not a tensor")
     return value
 
 
@@ -57,56 +67,103 @@ def _fill(e: Emitter, shape: str, /, value: Any = None, **_: Any) -> str:
     return e.fill(shape, e.constant(0, "float32") if value is None else e.keep(_weight(value)))
 
 
-def _reduce(word: str, e: Emitter, x: str, axes: str = "", /, **a: Any) -> str:
-    axes = _given(e, axes, a.get("axes"))
-    if e.sizes(axes) == (0,):
-        axes = ""
-    if not axes and a.get("noop_with_empty_axes", 0):
+def _reduce(
+    word: str,
+    e: Emitter,
+    x: str,
+    given: str = "",
+    /,
+    axes: Ints | None = None,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+    **_: Any,
+) -> str:
+    over = _given(e, given, axes)
+    if e.sizes(over) == (0,):
+        over = ""
+    if not over and noop_with_empty_axes:
         return e.identity(x)
-    return e.emit(word, x, axes, keepdims=bool(a.get("keepdims", 1)))
+    return e.emit(word, x, over, keepdims=bool(keepdims))
 
 
 def _index(word: str, e: Emitter, x: str, /, axis: int = 0, keepdims: int = 1, **a: Any) -> str:
     if a.get("select_last_index", 0):
-        raise NotCoveredError("select_last_index")
+        raise Refused("select_last_index is not supported")
     return e.emit(word, x, axis=axis, keepdims=bool(keepdims))
 
 
-def _softmax(word: str, e: Emitter, x: str, /, **a: Any) -> str:
-    axis = a.get("axis", -1 if e.opset >= 13 else 1)
+def _softmax(word: str, e: Emitter, x: str, /, axis: int | None = None, **_: Any) -> str:
+    axis = (-1 if e.opset >= 13 else 1) if axis is None else axis
     if e.is_last(axis, x):
         return e.emit(word, x, axis=-1)
     return e.emit(word, x, axis=axis) if e.opset >= 13 else e.emit(word, x, axis=axis, flatten=True)
 
 
-def _split(e: Emitter, x: str, sizes: str = "", /, **a: Any) -> tuple[str, ...]:
+def _split(
+    e: Emitter, x: str, sizes: str = "", /, split: Ints | None = None, axis: int = 0, **_: Any
+) -> tuple[str, ...]:
     count = len(e.node.outputs)
-    return e.emit_many("split", count, x, _given(e, sizes, a.get("split")), axis=a.get("axis", 0), count=count)
+    return e.emit_many("split", count, x, _given(e, sizes, split), axis=axis, count=count)
 
 
-def _slice(e: Emitter, x: str, starts: str = "", ends: str = "", axes: str = "", steps: str = "", /, **a: Any) -> str:
-    starts, ends = _given(e, starts, a.get("starts")), _given(e, ends, a.get("ends"))
-    return e.slice(x, starts, ends, _given(e, axes, a.get("axes")), steps)
+def _slice(
+    e: Emitter,
+    x: str,
+    first: str = "",
+    last: str = "",
+    along: str = "",
+    steps: str = "",
+    /,
+    starts: Ints | None = None,
+    ends: Ints | None = None,
+    axes: Ints | None = None,
+    **_: Any,
+) -> str:
+    first, last = _given(e, first, starts), _given(e, last, ends)
+    return e.slice(x, first, last, _given(e, along, axes), steps)
 
 
-def _clip(e: Emitter, x: str, low: str = "", high: str = "", /, **a: Any) -> str:
-    limits = (low, a.get("min")), (high, a.get("max"))
+def _clip(
+    e: Emitter, x: str, low: str = "", high: str = "", /, min: float | None = None, max: float | None = None, **_: Any
+) -> str:
+    limits = (low, min), (high, max)
     return e.clip(x, *(t if t or v is None else e.number(v, x) for t, v in limits))
 
 
-def _pad(e: Emitter, x: str, pads: str = "", value: str = "", axes: str = "", /, **a: Any) -> str:
-    if a.get("mode", "constant") != "constant" or axes:
-        raise NotCoveredError("padding other than with a constant")
-    pads = _given(e, pads, a.get("pads"))
-    value = value or (e.constant(a["value"], "float32") if a.get("value") else "")
-    return e.pad(x, *e.emit_many("split", 2, pads, axis=0, count=2), value)
+def _pad(
+    e: Emitter,
+    x: str,
+    widths: str = "",
+    filler: str = "",
+    axes: str = "",
+    /,
+    mode: str = "constant",
+    pads: Ints | None = None,
+    value: float = 0.0,
+    **_: Any,
+) -> str:
+    if mode != "constant" or axes:
+        raise Refused("only padding all axes with a constant is supported")
+    widths = _given(e, widths, pads)
+    filler = filler or (e.constant(value, "float32") if value else "")
+    return e.pad(x, *e.emit_many("split", 2, widths, axis=0, count=2), filler)
 
 
-def _shape(e: Emitter, x: str, /, **a: Any) -> str:
+def _shape(e: Emitter, x: str, /, start: int | None = None, end: int | None = None, **_: Any) -> str:
     whole = e.emit("shape", x, to="int64")
-    if "start" not in a and "end" not in a:
+    if start is None and end is None:
         return whole
-    return e.slice(whole, e.constant([a.get("start", 0)]), e.constant([a.get("end", np.iinfo(np.int64).max)]))
+    last = np.iinfo(np.int64).max if end is None else end
+    return e.slice(whole, e.constant([start or 0]), e.constant([last]))
+
+
+def _transpose(e: Emitter, x: str, /, perm: Ints | None = None, **_: Any) -> str:
+    return e.transpose(x, _given(e, "", perm))
+
+
+def _axes(word: str, e: Emitter, x: str, given: str = "", /, axes: Ints | None = None, **_: Any) -> str:
+    """Squeeze and Unsqueeze."""
+    return e.emit(word, x, _given(e, given, axes))
 
 
 def _flatten(e: Emitter, x: str, /, axis: int = 1, **_: Any) -> str:
@@ -121,7 +178,7 @@ def _flatten(e: Emitter, x: str, /, axis: int = 1, **_: Any) -> str:
 
 def _dropout(e: Emitter, x: str, ratio: str = "", training: str = "", /, **_: Any) -> str:
     if training and e.numbers(training) != (0,) and (not ratio or e.numbers(ratio) != (0,)):
-        raise NotCoveredError("dropout that is on")
+        raise Refused("dropout is on")
     return e.identity(x)
 
 
@@ -132,7 +189,7 @@ def _one_hot(e: Emitter, indices: str, depth: str, values: str, /, axis: int = -
 
 def _cast_like(e: Emitter, x: str, like: str, /, **_: Any) -> str:
     if not e.dtype(like):
-        raise NotCoveredError("the type to cast to")
+        raise Refused(f"the type of {like} is not known")
     return e.cast(x, to=e.dtype(like))
 
 
@@ -141,9 +198,20 @@ def scaled(e: Emitter, x: str, factor: float) -> str:
     return x if factor == 1 else e.mul(x, e.number(factor, x))
 
 
-def gemm(e: Emitter, a: str, b: str, c: str = "", /, alpha: float = 1, beta: float = 1, **more: Any) -> str:
+def gemm(
+    e: Emitter,
+    a: str,
+    b: str,
+    c: str = "",
+    /,
+    alpha: float = 1,
+    beta: float = 1,
+    transA: int = 0,  # noqa: N803  (ONNX's names)
+    transB: int = 0,  # noqa: N803
+    **_: Any,
+) -> str:
     """alpha * a @ b + beta * c."""
-    flags = {"transpose_a": bool(more.get("transA", 0)), "transpose_b": bool(more.get("transB", 0))}
+    flags = {"transpose_a": bool(transA), "transpose_b": bool(transB)}
     product = scaled(e, e.matmul(a, b, **flags), alpha)
     return e.add(product, scaled(e, c, beta)) if c and beta else product
 
@@ -159,18 +227,20 @@ def layer_norm(
 def rms_norm(e: Emitter, x: str, gain: str, /, axis: int = -1, epsilon: float = 1e-5, **_: Any) -> str:
     """x over its root mean square along the last axis, times the gain."""
     if not e.is_last(axis, x):
-        raise NotCoveredError(f"normalised from axis {axis}")
+        raise Refused(f"normalising from axis {axis} on is not supported")
     square = e.mean(e.square(x), e.constant([-1]), keepdims=True)
     return e.mul(e.mul(x, e.rsqrt(e.add(square, e.number(epsilon, x)))), gain)
 
 
 def _gelu(e: Emitter, x: str, /, approximate: str = "none", **_: Any) -> str:
-    return e.activation(x, name={"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+    if approximate not in ("none", "tanh"):
+        raise Refused(f"Gelu with approximation {approximate} is not supported")
+    return e.activation(x, name="gelu_tanh" if approximate == "tanh" else "gelu_erf")
 
 
 def _is_inf(e: Emitter, x: str, /, detect_positive: int = 1, detect_negative: int = 1, **_: Any) -> str:
     if not (detect_positive and detect_negative):
-        raise NotCoveredError("infinities of one sign")
+        raise Refused("IsInf for one sign only is not supported")
     return e.isinf(x)
 
 
@@ -181,16 +251,25 @@ def _leaky(e: Emitter, x: str, /, alpha: float = 0.01, **_: Any) -> str:
 def dequantize(e: Emitter, x: str, scale: str, zero: str = "", /, axis: int = 1, block_size: int = 0, **_: Any) -> str:
     """Whole numbers to floats: (x - zero) * scale."""
     if block_size:
-        raise NotCoveredError("scales per block")
+        raise Refused("scales per block are not supported")
     return e.dequantize(x, scale, zero, axis=axis)
 
 
-def quantize(e: Emitter, x: str, scale: str, zero: str = "", /, axis: int = 1, **a: Any) -> str:
+def quantize(
+    e: Emitter,
+    x: str,
+    scale: str,
+    zero: str = "",
+    /,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    **_: Any,
+) -> str:
     """Floats to whole numbers: x / scale + zero, rounded, within the type's limits."""
-    if a.get("block_size", 0):
-        raise NotCoveredError("scales per block")
-    to = a.get("output_dtype", 0)
-    return e.quantize(x, scale, zero, axis=axis, to=_dtype(to) if to else "uint8")
+    if block_size:
+        raise Refused("scales per block are not supported")
+    return e.quantize(x, scale, zero, axis=axis, to=_dtype(output_dtype) if output_dtype else "uint8")
 
 
 def _quantized_matmul(
@@ -214,8 +293,22 @@ def _pool(e: Emitter, x: str, /, **_: Any) -> str:
     return e.mean(x, e.range(e.constant(2), rank, e.constant(1)), keepdims=True)
 
 
-def _squared(e: Emitter, x: str, axes: str = "", /, **a: Any) -> str:
-    return _reduce("sum", e, e.square(x), axes, **a)
+def _squared(
+    e: Emitter,
+    x: str,
+    given: str = "",
+    /,
+    axes: Ints | None = None,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
+    **_: Any,
+) -> str:
+    flags = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
+    return _reduce("sum", e, e.square(x), given, axes=axes, **flags)
+
+
+def _l2(e: Emitter, x: str, given: str = "", /, axes: Ints | None = None, **a: Any) -> str:
+    return e.sqrt(_squared(e, x, given, axes=axes, **a))
 
 
 _PLAIN = """
@@ -228,7 +321,7 @@ Expand expand, Tile tile, Range range, NonZero nonzero
 RULES: dict[str, Rule] = {
     **{op: partial(_plain, word) for op, word in (pair.split() for pair in _PLAIN.split(","))},
     **{f"Reduce{word.capitalize()}": partial(_reduce, word) for word in ("mean", "sum", "max", "min", "prod")},
-    "ReduceL2": lambda e, *xs, **a: e.sqrt(_squared(e, *xs, **a)),
+    "ReduceL2": _l2,
     "ReduceSumSquare": _squared,
     "GlobalAveragePool": _pool,
     "Max": partial(_fold, "maximum"),
@@ -238,15 +331,15 @@ RULES: dict[str, Rule] = {
     "DynamicQuantizeLinear": lambda e, x, **_: e.emit_many("dynamic_quantize", 3, x),
     "Erfc": lambda e, x, **_: e.sub(e.number(1, x), e.erf(x)),  # not of ONNX, but tf2onnx leaves it so
     "Mod": lambda e, a, b, fmod=0, **_: e.mod(a, b, truncate=bool(fmod)),
-    "Cast": lambda e, x, to, **_: e.cast(x, to=_dtype(to)),
+    "Cast": lambda e, x, /, to, **_: e.cast(x, to=_dtype(to)),
     "CastLike": _cast_like,
     "Constant": _constant,
     "ConstantOfShape": _fill,
     "Reshape": lambda e, x, shape, allowzero=0, **_: e.reshape(x, shape, zero_copies=not allowzero),
     "Flatten": _flatten,
-    "Transpose": lambda e, x, perm=None, **_: e.transpose(x, _given(e, "", perm)),
-    "Squeeze": lambda e, x, axes="", /, **a: e.squeeze(x, _given(e, axes, a.get("axes"))),
-    "Unsqueeze": lambda e, x, axes="", /, **a: e.unsqueeze(x, _given(e, axes, a.get("axes"))),
+    "Transpose": _transpose,
+    "Squeeze": partial(_axes, "squeeze"),
+    "Unsqueeze": partial(_axes, "unsqueeze"),
     "Concat": lambda e, *xs, axis=1, **_: e.concat(*xs, axis=axis),
     "Split": _split,
     "Slice": _slice,

@@ -1,6 +1,6 @@
-"""The fused operations of ONNX Runtime (com.microsoft) and Attention of ai.onnx, spelled out in primitive words.
+"""The fused operations of ONNX Runtime (com.microsoft) and Attention of ai.onnx, spelled out in primitive operations.
 
-Slots as in onnxruntime 1.31; whatever has a cache of past keys keeps its own word."""
+Inputs in the order of onnxruntime 1.31; nodes with a cache of past keys stay as they are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from fusebert.match.dialects.onnx import dequantize, gemm, layer_norm, quantize, rms_norm, scaled
-from fusebert.match.emitter import Emitter, NotCoveredError, Rule
+from fusebert.match.emitter import Emitter, Ints, MaybeOmitted, Rule
+from fusebert.match.findings import Refused
 
+_HIDDEN = -10000.0  # the default of mask_filter_value
 _LOWEST = float(np.finfo(np.float32).min)
 
 
 def _split_heads(e: Emitter, x: str, heads: int) -> str:
+    if heads < 1:
+        raise Refused(f"attention with {heads} heads is not supported")
     wide = e.reshape(x, e.constant([0, 0, heads, -1]), zero_copies=True)
     return e.transpose(wide, e.constant([0, 2, 1, 3]))
 
@@ -26,6 +30,8 @@ def _merge_heads(e: Emitter, x: str) -> str:
 
 def _scores(e: Emitter, q: str, k: str, scale: float, width: int | None) -> str:
     """Products of queries and keys, scaled; the default scale needs the width of a head, if not known by its shape."""
+    if width is not None and width < 0:
+        raise Refused(f"heads of {width} columns are not supported")
     scores = e.matmul(q, k, transpose_a=False, transpose_b=True)
     if scale or width:
         return scaled(e, scores, scale or 1 / sqrt(width or 1))
@@ -37,11 +43,17 @@ def _context(e: Emitter, scores: str, v: str) -> str:
     return e.matmul(e.softmax(scores, axis=-1), v, transpose_a=False, transpose_b=False)
 
 
-def _masked(e: Emitter, scores: str, mask: str, bias: str, a: dict[str, Any]) -> str:
+def _masked(
+    e: Emitter,
+    scores: str,
+    mask: str,
+    bias: str,
+    mask_filter_value: float,
+    unidirectional: int,
+) -> str:
     if mask:
-        hidden = e.key_mask(mask, scores, filter=float(a.get("mask_filter_value", -10000.0)))
-        scores = e.add(scores, hidden)
-    if a.get("unidirectional", 0):
+        scores = e.add(scores, e.key_mask(mask, scores, filter=float(mask_filter_value)))
+    if unidirectional:
         scores = e.add(scores, e.causal_mask(scores, filter=_LOWEST, from_end=True))
     return e.add(scores, bias) if bias else scores
 
@@ -56,20 +68,24 @@ def _attention(
     extra: str = "",
     /,
     *_: str,
-    **a: Any,
+    num_heads: int,
+    qkv_hidden_sizes: Ints = (),
+    scale: float = 0.0,
+    do_rotary: int = 0,
+    mask_filter_value: float = _HIDDEN,
+    unidirectional: int = 0,
+    **_more: Any,
 ) -> str:
-    if past or a.get("do_rotary", 0):
-        raise NotCoveredError("past keys or rotary positions")
-    heads = int(a["num_heads"])
-    shape = e.sizes(weight)
-    total = shape[-1] if shape else None
-    sizes = tuple(a.get("qkv_hidden_sizes", ())) or ((total // 3,) * 3 if isinstance(total, int) else ())
+    if past or do_rotary:
+        raise Refused("attention with past keys or rotary positions is not supported")
+    total = _last(e, weight)
+    sizes = tuple(qkv_hidden_sizes) or ((total // 3,) * 3 if total is not None else ())
     packed = e.matmul(x, weight, transpose_a=False, transpose_b=False)
     packed = e.add(packed, bias) if bias else packed
     parts = e.emit_many("split", 3, packed, e.constant(sizes) if sizes else "", axis=-1, count=3)
-    q, k, v = (_split_heads(e, part, heads) for part in parts)
-    scores = _scores(e, q, k, a.get("scale", 0), sizes[0] // heads if sizes else None)
-    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, a), v))
+    q, k, v = (_split_heads(e, part, num_heads) for part in parts)
+    scores = _scores(e, q, k, scale, sizes[0] // num_heads if sizes else None)
+    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, mask_filter_value, unidirectional), v))
 
 
 def _multi_head_attention(
@@ -82,24 +98,28 @@ def _multi_head_attention(
     extra: str = "",
     /,
     *past: str,
-    **a: Any,
+    num_heads: int,
+    scale: float = 0.0,
+    mask_filter_value: float = _HIDDEN,
+    unidirectional: int = 0,
+    **_: Any,
 ) -> str:
     ranks = [len(shape) for x in (q, k, v) if x and (shape := e.sizes(x)) is not None]
     if any(past) or not (k and v) or any(rank != 3 for rank in ranks):
-        raise NotCoveredError("past keys or packed inputs")
-    heads, width = int(a["num_heads"]), _last(e, q)
+        raise Refused("attention with past keys or packed inputs is not supported")
+    width = _last(e, q)
     if bias:
         total = _last(e, bias)
         if total is None:
-            raise NotCoveredError("the bias's length")
+            raise Refused(f"the length of {bias} is not known")
         own = width or total // 3
         sizes = (own, own, total - 2 * own)
         biases = e.emit_many("split", 3, bias, e.constant(sizes), axis=0, count=3)
         q, k, v = (e.add(x, b) for x, b in zip((q, k, v), biases, strict=True))
         width = own
-    q, k, v = (_split_heads(e, x, heads) for x in (q, k, v))
-    scores = _scores(e, q, k, a.get("scale", 0), width // heads if width else None)
-    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, a), v))
+    q, k, v = (_split_heads(e, x, num_heads) for x in (q, k, v))
+    scores = _scores(e, q, k, scale, width // num_heads if width else None)
+    return _merge_heads(e, _context(e, _masked(e, scores, mask, extra, mask_filter_value, unidirectional), v))
 
 
 def _last(e: Emitter, tensor: str) -> int | None:
@@ -107,28 +127,37 @@ def _last(e: Emitter, tensor: str) -> int | None:
     return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
-_ATTENTION = {"is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap"}
-_ATTENTION |= {"softmax_precision"}
-
-
 def _same_heads(e: Emitter, q: str, k: str) -> bool:
     shapes = e.sizes(q), e.sizes(k)
     return len({shape[1] for shape in shapes if shape and len(shape) == 4}) <= 1
 
 
-def _onnx_attention(e: Emitter, q: str, k: str, v: str, mask: str = "", /, *past: str, **a: Any) -> str:
+def _onnx_attention(
+    e: Emitter,
+    q: str,
+    k: str,
+    v: str,
+    mask: str = "",
+    /,
+    *past: str,
+    is_causal: int = 0,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+    qk_matmul_output_mode: int = 0,  # noqa: ARG001  (of a second output, which keeps the node alive)
+    softmax_precision: int = 0,  # noqa: ARG001
+) -> str:
     """Attention of ai.onnx: [batch, heads, tokens, size], or [batch, tokens, width] with the heads as attributes."""
-    heads = a.get("q_num_heads", 0)
-    if not a.keys() <= _ATTENTION or (not heads and not _same_heads(e, q, k)):
-        raise NotCoveredError("a form of attention")
-    if any(past) or a.get("softcap", 0) or a.get("kv_num_heads", 0) != heads:
-        raise NotCoveredError("past keys, capped scores or shared heads")
+    heads = q_num_heads
+    if any(past) or softcap or kv_num_heads != heads or (not heads and not _same_heads(e, q, k)):
+        raise Refused("attention with past keys, capped scores or shared heads is not supported")
     width = _last(e, q)
     if heads:
         q, k, v = (_split_heads(e, x, heads) for x in (q, k, v))
         width = width // heads if width else None
-    scores = _scores(e, q, k, a.get("scale", 0), width)
-    if a.get("is_causal", 0):
+    scores = _scores(e, q, k, scale, width)
+    if is_causal:
         scores = e.add(scores, e.causal_mask(scores, filter=float("-inf"), from_end=False))
     if mask and e.dtype(mask) == "bool":
         scores = e.where(mask, scores, e.number(float("-inf"), q))
@@ -150,13 +179,22 @@ def _quantized_attention(
     weight_zero: str = "",
     /,
     *past: str,
-    **a: Any,
+    num_heads: int,
+    qkv_hidden_sizes: Ints = (),
+    scale: float = 0.0,
+    do_rotary: int = 0,
+    mask_filter_value: float = _HIDDEN,
+    unidirectional: int = 0,
+    **_: Any,
 ) -> str:
     whole = e.dequantize(weight, weight_scale, weight_zero, axis=1)
-    shape = e.sizes(weight)
-    if shape and isinstance(shape[-1], int):
-        a.setdefault("qkv_hidden_sizes", (shape[-1] // 3,) * 3)
-    return _attention(e, e.dequantize(x, x_scale, x_zero, axis=-1), whole, bias, mask, *past, **a)
+    total = _last(e, weight)
+    sizes = qkv_hidden_sizes or ((total // 3,) * 3 if total is not None else ())
+    floats = e.dequantize(x, x_scale, x_zero, axis=-1)
+    return _attention(
+        e, floats, whole, bias, mask, *past, num_heads=num_heads, qkv_hidden_sizes=sizes, scale=scale,
+        do_rotary=do_rotary, mask_filter_value=mask_filter_value, unidirectional=unidirectional,
+    )  # fmt: skip
 
 
 def _skip_layer_norm(
@@ -167,19 +205,21 @@ def _skip_layer_norm(
     return e.layer_norm(total, gain, beta, epsilon=epsilon), "", "", total
 
 
-def _skip_rms_norm(e: Emitter, x: str, skip: str, gain: str, bias: str = "", /, **a: Any) -> tuple[str, ...]:
+def _skip_rms_norm(
+    e: Emitter, x: str, skip: str, gain: str, bias: str = "", /, epsilon: float = 1e-5, **_: Any
+) -> tuple[str, ...]:
     total = e.add(x, skip)
     total = e.add(total, bias) if bias else total
-    return rms_norm(e, total, gain, **a), "", "", total
+    return rms_norm(e, total, gain, epsilon=epsilon), "", "", total
 
 
 def _embed(
     e: Emitter,
     ids: str,
-    types: str,
+    types: MaybeOmitted,
     words: str,
     places: str,
-    type_table: str,
+    type_table: MaybeOmitted,
     gain: str,
     bias: str,
     mask: str = "",
@@ -198,25 +238,41 @@ def _embed(
 
 
 def _quantized_embed(
-    e: Emitter, ids: str, types: str, words: str, places: str, type_table: str, gain: str, bias: str, mask: str, /,
-    *scales: str, **a: Any,
+    e: Emitter, ids: str, types: MaybeOmitted, words: str, places: str, type_table: MaybeOmitted, gain: str, bias: str,
+    mask: MaybeOmitted, /,
+    *scales: str, epsilon: float = 1e-12, **_: Any,
 ) -> tuple[str, ...]:  # fmt: skip
+    if len(scales) < 5:
+        raise Refused(f"QEmbedLayerNormalization has {len(scales)} scales instead of 5")
+
     def table(i: int, whole: str) -> str:
         return e.dequantize(whole, scales[i], scales[i + 5] if len(scales) > i + 5 else "", axis=0) if whole else ""
 
     words, places, type_table = table(0, words), table(1, places), table(2, type_table)
-    return _embed(e, ids, types, words, places, type_table, table(3, gain), table(4, bias), mask, **a)[:2]
+    return _embed(e, ids, types, words, places, type_table, table(3, gain), table(4, bias), mask, epsilon=epsilon)[:2]
 
 
 def _fused_matmul(e: Emitter, a: str, b: str, /, alpha: float = 1, **more: Any) -> str:
     if more.get("transBatchA", 0) or more.get("transBatchB", 0):
-        raise NotCoveredError("transposed batch axes")
+        raise Refused("transposed batch axes are not supported")
     return gemm(e, a, b, "", alpha=alpha, **more)
 
 
-def _fused_gemm(e: Emitter, a: str, b: str, c: str = "", /, activation: str = "", **more: Any) -> str:
-    words = {"Relu": "relu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
-    return e.emit(words[activation], gemm(e, a, b, c, **more)) if activation else gemm(e, a, b, c, **more)
+def _fused_gemm(
+    e: Emitter,
+    a: str,
+    b: str,
+    c: str = "",
+    /,
+    activation: str = "",
+    alpha: float = 1,
+    beta: float = 1,
+    **more: Any,
+) -> str:
+    if activation not in ("", "Relu", "Tanh", "Sigmoid"):
+        raise Refused(f"FusedGemm with activation {activation} is not supported")
+    product = gemm(e, a, b, c, alpha=alpha, beta=beta, **more)
+    return e.emit(activation.lower(), product) if activation else product
 
 
 def _fast_gelu(e: Emitter, x: str, bias: str = "", /, **_: Any) -> str:
@@ -253,7 +309,7 @@ def _dynamic_matmul(e: Emitter, a: str, b: str, scale: str, zero: str = "", bias
 
 def _bias_softmax(e: Emitter, x: str, bias: str, /, axis: int = 1, **_: Any) -> str:
     if not e.is_last(axis, x):
-        raise NotCoveredError(f"softmax from axis {axis}")
+        raise Refused(f"softmax from axis {axis} on is not supported")
     return e.softmax(e.add(x, bias), axis=-1)
 
 

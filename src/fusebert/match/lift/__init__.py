@@ -1,34 +1,60 @@
-"""Lift: primitive words -> the vocabulary of `ops`. Layout disappears: reshapes, transposes, casts and scalar factors
-become views of values, and every product is seen as what it is: a linear map, scores, or a context.
+"""Lift: primitive operations -> the vocabulary of `ops`. Layout disappears: reshapes, transposes, casts and scalar
+factors become views of values, and every product is seen as what it is: a linear map, scores, or a context.
 
-The result is a Graph that still computes the same (`ops.evaluate`), with fewer and larger words."""
+The result is a Graph that still computes the same (`ops.evaluate`), with fewer and larger operations. A rule changes
+the lifting, or raises `Refused` before it has changed anything."""
 
 from __future__ import annotations
 
-from fusebert.match.lift import elementwise, layout, products, quantized
-from fusebert.match.lift import reductions as rows
-from fusebert.match.lift import slicing as choose
-from fusebert.match.lift.state import Lifted, Lifting
+from collections.abc import Callable, Mapping
+
+from fusebert.match.findings import Lifted, Refused, RuleRow, label
+from fusebert.match.lift import elementwise, layout, products, quantized, reductions, slicing
+from fusebert.match.lift.state import Lifting
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
 
-_RULES = {**elementwise.RULES, **layout.RULES, **choose.RULES, **products.RULES, **rows.RULES, **quantized.RULES}
+_RULES: Mapping[str, Callable[[Lifting, Node], None]] = {
+    **elementwise.RULES,
+    **layout.RULES,
+    **slicing.RULES,
+    **products.RULES,
+    **reductions.RULES,
+    **quantized.RULES,
+}
+_INPUTS = {"reshape": 2, "unsqueeze": 2, "gather": 2, "slice": 3, "strided_slice": 4, "matmul": 2, "einsum": 2}
+_INPUTS |= {"where": 3, "one_hot": 2}  # that a rule needs at least; one if not listed
 
 
-def lift(graph: Graph, probes: tuple[Probe, Probe]) -> Lifted:
-    """Lifts a translated graph: what is constant is folded, what a rule knows is said in larger words, and the rest
-    stays as it is."""
+def lift(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRow]]:
+    """Lifts a translated graph: constants are folded, nodes that a rule knows become larger operations, and the others
+    stay as they are. Gives a row for every node that was folded, lifted or refused."""
     lifting = Lifting(graph, probes)
+    rows: list[RuleRow] = []
     for node in graph.nodes:
         lifting.compute(node)
-        if not lifting.fold(node) and not _lifted(lifting, node):
+        if lifting.fold(node):
+            rows.append(RuleRow("lift", "fold", (label(node),), "constant"))
+        elif (rule := _RULES.get(node.op)) is None:
             lifting.keep(node)
-    return lifting.result()
+        else:
+            rows.append(_apply(rule, lifting, node))
+    return lifting.result(), rows
 
 
-def _lifted(lifting: Lifting, node: Node) -> bool:
-    """Whether a rule knows a node; what makes no sense to it stays as it is."""
+def _apply(rule: Callable[[Lifting, Node], None], lifting: Lifting, node: Node) -> RuleRow:
+    """Lifts a node by its rule, or keeps it where the rule refuses."""
+    made = len(lifting.nodes)
     try:
-        return node.op in _RULES and _RULES[node.op](lifting, node)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return False
+        _check_inputs(node)
+        rule(lifting, node)
+    except Refused as refused:
+        lifting.keep(node)
+        return RuleRow("lift", node.op, (label(node),), "", refused.reason)
+    return RuleRow("lift", node.op, (label(node),), lifting.nodes[-1].op if len(lifting.nodes) > made else "view")
+
+
+def _check_inputs(node: Node) -> None:
+    needed = _INPUTS.get(node.op, 1)
+    if len(node.inputs) < needed or not all(node.inputs[:needed]):
+        raise Refused(f"{node.op} needs {needed} inputs")

@@ -13,7 +13,8 @@ from fusebert.errors import FusebertError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, Size, View
 from fusebert.match.budget import result_size
-from fusebert.match.lift.shapes import ELEMENTWISE, SHAPE_ONLY, example, meaning, numbers_read, words
+from fusebert.match.findings import Applied, Provenance
+from fusebert.match.lift.shapes import ELEMENTWISE, SHAPE_ONLY, compute, example, numbers_read, words
 from fusebert.match.probe import Probe, full_shape
 from fusebert.ops.graph import Array, Graph, Node, Weight
 
@@ -39,7 +40,7 @@ class Known:
     source: Graph
     probes: tuple[Probe, Probe]
     weights: dict[str, Weight] = field(default_factory=dict)
-    origins: dict[str, tuple[str, str]] = field(default_factory=dict)
+    origins: dict[str, Provenance] = field(default_factory=dict)
     views: dict[str, View] = field(default_factory=dict)
     dims: dict[str, tuple[Group, ...]] = field(default_factory=dict)  # the layout of every value
     arrays: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # of a tensor, in each probe
@@ -101,7 +102,7 @@ class Known:
     def scalar(self, name: str) -> float | None:
         """The number that a tensor is, where it belongs to the model."""
         array = self.constant(name)
-        return float(array.reshape(())) if array is not None and array.size == 1 and array.dtype != object else None
+        return float(array.reshape(())) if array is not None and array.size == 1 and _is_real(array) else None
 
     def view(self, name: str) -> View | None:
         """How a tensor is laid out, if that is known."""
@@ -129,7 +130,7 @@ class Known:
         largest = max(result_size(node, values) for values in inputs)
         if largest > (_MOST if self._kept <= _MOST_KEPT else _SHAPE):
             return
-        made = [meaning(node, values) for values in inputs]
+        made = [compute(node, values) for values in inputs]
         if made[0] is None or made[1] is None:
             return
         for name, first, second in zip(node.outputs, made[0], made[1], strict=False):
@@ -152,7 +153,7 @@ class Known:
             for name in filter(None, node.outputs):
                 array = self.arrays[name][0]
                 self.weights[name] = Weight.of(array)
-                self.origins[name] = self._origin(node)
+                self.origins[name] = self._made_of(node, array.shape)
             return True
         if not node.inputs or not all(n in self.weights for n in node.inputs if n) or node.op not in _FOLDED:
             return False
@@ -165,13 +166,13 @@ class Known:
 
             def read(weights: list[Weight | None] = weights, place: int = place) -> Array:
                 arrays = [None if w is None else w.read() for w in weights]
-                made = meaning(node, arrays)
+                made = compute(node, arrays)
                 if made is None or place >= len(made):
                     raise FusebertError(f"node {node.name} ({node.op}) cannot be computed")
                 return made[place]
 
             self.weights[name] = Weight(like.shape, like.dtype.name, read)
-            self.origins[name] = self._origin(node)
+            self.origins[name] = self._made_of(node, like.shape)
         return True
 
     def _stand_in(self, name: str) -> Array | None:
@@ -185,12 +186,17 @@ class Known:
         except (TypeError, ValueError):
             return None
 
-    def _origin(self, node: Node) -> tuple[str, str]:
+    def origin(self, weight: str) -> Provenance:
+        """Where a weight comes from, as far as the lift has come."""
+        return self.origins.get(weight) or Provenance(weight, (), self.weights[weight].shape)
+
+    def _made_of(self, node: Node, shape: tuple[int, ...]) -> Provenance:
+        """Where a folded constant comes from: the first large one of a node's inputs, or the first."""
         large = [n for n in node.inputs if n in self.weights and self.known(n) is None]
         name = large[0] if large else next((n for n in node.inputs if n in self.weights), "")
-        root, how = self.origins.get(name, (name, ""))
         passthrough = node.op in ("identity", "cast", "reshape", "squeeze", "unsqueeze")
-        return root, how if passthrough else f"{how} {node.op}".strip()
+        origin = self.origin(name) if name else Provenance("", (), shape)
+        return origin.then(None if passthrough else Applied(node.op), shape)
 
     def shapes(self, node: Node) -> list[list[Size]] | None:
         """The sizes of what a node makes, found by running it on zeros that take no memory."""
@@ -213,6 +219,10 @@ class Known:
         if any(a.ndim != b.ndim for a, b in zip(*results, strict=True)):
             return None
         return [self._sizes((a, b)) for a, b in zip(*results, strict=True)]
+
+
+def _is_real(array: Array) -> bool:
+    return array.dtype.kind not in "cOSUMm"
 
 
 def _dtype(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Layout: words that only lay numbers out otherwise become views, and leave no node."""
+"""Layout: operations that only lay numbers out otherwise become views, and leave no node."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import numpy as np
 
 from fusebert.match import axes as ax
 from fusebert.match.emitter import TRUTHS
+from fusebert.match.findings import Refused
 from fusebert.match.lift.elementwise import elementwise
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
 
 
-def identity(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    return view is not None and lifting.see(node, view, view.dims)
+def identity(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
+    lifting.see(node, view, view.dims)
 
 
-def cast(lifting: Lifting, node: Node) -> bool:
+def cast(lifting: Lifting, node: Node) -> None:
+    """A cast between floating-point types, or to the type that is there already, changes nothing."""
     to, known = str(node.attributes.get("to")), lifting.arrays.get(node.inputs[0])
     if "float" in to and (known is None or "float" in known[0].dtype.name):
         return identity(lifting, node)
@@ -27,11 +29,11 @@ def cast(lifting: Lifting, node: Node) -> bool:
     return elementwise(lifting, node)
 
 
-def reshape(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
+def reshape(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
     shapes = lifting.known(node.inputs[1])
-    if view is None or shapes is None or shapes[0].shape != shapes[1].shape:
-        return False
+    if shapes is None or shapes[0].shape != shapes[1].shape or shapes[0].dtype.kind not in "iu":
+        raise Refused(f"the new shape {node.inputs[1]} is not known")
     old = ax.shape_of(view.dims)
     targets = []
     for i in (0, 1):
@@ -44,55 +46,50 @@ def reshape(lifting: Lifting, node: Node) -> bool:
     dims = ax.regroup(view.dims, list(zip(*targets, strict=True)))
     if dims is None:
         lifting.note_fixed_sizes(view, shapes)
-        return False
-    return lifting.see(node, view, dims)
+        raise Refused(f"dimensions {ax.shape_of(view.dims)} do not divide into {targets[0]} and {targets[1]}")
+    lifting.see(node, view, dims)
 
 
-def transpose(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    if view is None:
-        return False
+def transpose(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
     order = list(reversed(range(len(view.dims))))
     if len(node.inputs) > 1 and node.inputs[1]:
-        perm = lifting.constant(node.inputs[1])
-        if perm is None or perm.size != len(order):
-            return False
-        order = [int(p) % len(view.dims) for p in perm.reshape(-1)]
-        if len(set(order)) < len(order):
-            return False
-    return lifting.see(node, view, tuple(view.dims[p] for p in order))
+        order = lifting.dimensions(node.inputs[1], len(view.dims))
+        if len(set(order)) < len(order) or len(order) != len(view.dims):
+            raise Refused(f"{node.inputs[1]} is not a permutation of {len(view.dims)} dimensions")
+    lifting.see(node, view, tuple(view.dims[p] for p in order))
 
 
-def squeeze(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    if view is None:
-        return False
+def squeeze(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
     drop = {i for i, group in enumerate(view.dims) if ax.size_of(group) == ax.ONE}
     if len(node.inputs) > 1 and node.inputs[1]:
-        given = lifting.constant(node.inputs[1])
-        if given is None or not (drop := {int(a) % len(view.dims) for a in given.reshape(-1)} & drop):
-            return False
-    return lifting.see(node, view, tuple(group for i, group in enumerate(view.dims) if i not in drop))
+        drop &= set(lifting.dimensions(node.inputs[1], len(view.dims)))
+        if not drop:
+            raise Refused(f"the dimensions {node.inputs[1]} are not all of size 1")
+    lifting.see(node, view, tuple(group for i, group in enumerate(view.dims) if i not in drop))
 
 
-def unsqueeze(lifting: Lifting, node: Node) -> bool:
-    view, given = lifting.view(node.inputs[0]), lifting.constant(node.inputs[1])
-    if view is None or given is None:
-        return False
-    rank = len(view.dims) + given.size
-    places = {int(a) % rank for a in given.reshape(-1)}
-    if len(places) < given.size:
-        return False
+def unsqueeze(lifting: Lifting, node: Node) -> None:
+    view, given = lifting.seen(node.inputs[0]), lifting.numbers(node.inputs[1])
+    rank = len(view.dims) + len(given)
+    places = {p % rank for p in given}
+    if len(places) < len(given):
+        raise Refused(f"{node.inputs[1]} names a dimension twice")
     rest = iter(view.dims)
-    return lifting.see(node, view, tuple(() if i in places else next(rest) for i in range(rank)))
+    lifting.see(node, view, tuple(() if i in places else next(rest) for i in range(rank)))
 
 
-def unchanged(lifting: Lifting, node: Node) -> bool:
-    """A node that could change the shape, and here does not."""
+def is_unchanged(lifting: Lifting, node: Node) -> bool:
+    """Whether a node that could change the shape does not."""
     view, shapes = lifting.view(node.inputs[0]), lifting.shapes(node)
-    if view is None or shapes is None or shapes[0] != list(ax.shape_of(view.dims)):
-        return False
-    return lifting.see(node, view, view.dims)
+    return view is not None and shapes is not None and shapes[0] == list(ax.shape_of(view.dims))
+
+
+def unchanged(lifting: Lifting, node: Node) -> None:
+    if not is_unchanged(lifting, node):
+        raise Refused(f"{node.op} changes the shape, or its shape is not known")
+    identity(lifting, node)
 
 
 RULES = {

@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
+from fusebert.match.findings import Refused
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
 
 
-def matmul(lifting: Lifting, node: Node) -> bool:
-    a, b = (lifting.view(name) for name in node.inputs[:2])
-    if a is None or b is None or min(len(a.dims), len(b.dims)) < 2 or node.inputs[0] in lifting.weights:
-        return False
+def matmul(lifting: Lifting, node: Node) -> None:
+    a, b = (lifting.seen(name) for name in node.inputs[:2])
+    if min(len(a.dims), len(b.dims)) < 2 or node.inputs[0] in lifting.weights:
+        raise Refused("only products of matrices whose left one is no constant are supported")
     left, right = list(a.dims), list(b.dims)
     if node.attributes.get("transpose_a"):
         left[-2:] = left[-1], left[-2]
@@ -22,7 +23,7 @@ def matmul(lifting: Lifting, node: Node) -> bool:
     batch = len(left) - 2
     if node.inputs[1] in lifting.weights:
         if any(right[:-2]) or len(right) > len(left):
-            return False
+            raise Refused(f"{node.inputs[1]} is several matrices")
         return linear(
             lifting,
             node,
@@ -35,37 +36,32 @@ def matmul(lifting: Lifting, node: Node) -> bool:
             lambda n: (*left[:-1], *n),
         )
     if len(left) != len(right):
-        return False
+        raise Refused("the two activations have different numbers of dimensions")
     pairs = list(zip(left[:batch], right[:batch], strict=True))
     return product(lifting, node, a, b, pairs, left[-2], right[-1], left[-1], right[-2], lambda bs, m, n: (*bs, m, n))
 
 
-def einsum(lifting: Lifting, node: Node) -> bool:
-    terms, arrow, result = str(node.attributes["equation"]).replace(" ", "").partition("->")
+def einsum(lifting: Lifting, node: Node) -> None:
+    terms, arrow, result = str(node.attributes.get("equation", "")).replace(" ", "").partition("->")
     parts, result = _spelled(lifting, node, terms.split(","), result)
     if not arrow or len(parts) != 2 or "." in "".join(parts) or any(len(set(p)) < len(p) for p in (*parts, result)):
-        return False
-    names = list(node.inputs)
+        raise Refused(f"equation {node.attributes.get('equation')} is not a product of two tensors")
+    names = list(node.inputs[:2])
     if names[0] in lifting.weights or (names[1] not in lifting.weights and _first_free(parts, result) == 1):
         names.reverse()
         parts.reverse()
-    x, y = lifting.view(names[0]), lifting.view(names[1])
-    if (
-        x is None
-        or y is None
-        or names[0] in lifting.weights
-        or any(len(p) != len(v.dims) for p, v in zip(parts, (x, y), strict=True))
-    ):
-        return False
+    x, y = lifting.seen(names[0]), lifting.seen(names[1])
+    if names[0] in lifting.weights or any(len(p) != len(v.dims) for p, v in zip(parts, (x, y), strict=True)):
+        raise Refused("the equation does not fit its operands")
     left, right = dict(zip(parts[0], x.dims, strict=True)), dict(zip(parts[1], y.dims, strict=True))
     shared = [letter for letter in parts[1] if letter in left]
     summed, batch = [s for s in shared if s not in result], [s for s in shared if s in result]
     free_x, free_y = [s for s in parts[0] if s not in right], [s for s in parts[1] if s not in left]
-    if any(s not in result for s in (*free_x, *free_y)):
-        return False
+    if any(s not in result for s in (*free_x, *free_y)) or any(s not in left and s not in right for s in result):
+        raise Refused("the equation sums over more than the product does, or names an axis that no operand has")
     if names[1] in lifting.weights:
         if batch:
-            return False
+            raise Refused(f"{names[1]} is several matrices")
 
         def layout(new: tuple[Group, ...]) -> tuple[Group, ...]:
             found = {**left, **dict(zip(free_y, new, strict=True))}
@@ -83,7 +79,7 @@ def einsum(lifting: Lifting, node: Node) -> bool:
             layout,
         )
     if len(free_x) != 1 or len(free_y) != 1:
-        return False
+        raise Refused("the product of two activations has more than one free axis each")
 
     def order(batches: list[Group], m: Group, n: Group) -> tuple[Group, ...]:
         found = {**dict(zip(batch, batches, strict=True)), free_x[0]: m, free_y[0]: n}
@@ -114,10 +110,10 @@ def linear(
     made: tuple[Group, ...],
     read: tuple[Group, ...],
     layout: Callable[[tuple[Group, ...]], tuple[Group, ...]],
-) -> bool:
+) -> None:
     """A product with a constant: `made` and `read` are the weight's own dimensions that come out and go in."""
     if not summed or ax.size_of(summed) != ax.size_of(axis for group in read for axis in group):
-        return False
+        raise Refused(f"{weight} has another number of inputs than the activation has columns")
     out = node.outputs[0]
     canonical, last = ax.settled(lifting.dims[x.value]), ax.atoms(summed)
     if canonical[-1:] == (last,):
@@ -125,7 +121,7 @@ def linear(
     else:
         lead = tuple((axis,) for axis in ax.flat(canonical) if axis not in last)
         if set(ax.flat(leading)) != set(ax.flat(lead)) or len(last) + len(lead) != len(ax.flat(canonical)):
-            return False
+            raise Refused("the axis that is summed over is not a whole dimension of the activation")
     fresh = tuple(ax.fresh([ax.size_of(group)])[0] for group in made)
     dims = (*lead, tuple(axis for group in fresh for axis in group))
     name = lifting.lay(x, (*lead, last))
@@ -138,7 +134,6 @@ def linear(
         matrix = lifting.lay_weight(weight, ax.settled(lifting.dims[weight]), rows)
         lifting.emit("linear", (name, matrix), out, dims, node)
     lifting.views[out] = View(out, layout(fresh))
-    return True
 
 
 def product(
@@ -152,19 +147,19 @@ def product(
     k_a: Group,
     k_b: Group,
     layout: Callable[[list[Group], Group, Group], tuple[Group, ...]],
-) -> bool:
+) -> None:
     """A product of two activations: scores, or a context where the left one is attention."""
     if ax.size_of(k_a) != ax.size_of(k_b):
-        return False
+        raise Refused("the axes that are summed over have different sizes")
     first, second = lifting.maker.get(a.value), lifting.maker.get(b.value)
     if not k_a and not all(made is not None and made.op == "linear" for made in (first, second)):
-        return False  # an outer product, but for heads of one column
+        raise Refused("it is an outer product")  # but for heads of one column
     everything = ax.flat(a.dims), ax.flat(b.dims)
     for left, right in batch:
         if ax.size_of(left) != ax.size_of(right) or not ax.same(
             left, right, everything if left and right else ((), ())
         ):
-            return False
+            raise Refused("the batch axes of the two activations are not the same")
     lead = tuple((axis,) for axis in ax.flat(group for group, _ in batch))
     out = node.outputs[0]
     made_m, made_n = ax.atoms(m), ax.atoms(n)
@@ -180,7 +175,6 @@ def product(
         key = lifting.lay(plain_b, (*lead, ax.atoms(n), ax.atoms(k_b)))
         lifting.emit("scores", (query, key), out, dims, node, scale=a.factor * b.factor)
     lifting.views[out] = View(out, layout([group for group, _ in batch], made_m, made_n))
-    return True
 
 
 def _joined(source: dict[str, Group], letters: list[str]) -> Group:

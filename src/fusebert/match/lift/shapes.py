@@ -18,10 +18,12 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-ELEMENTWISE = words("""
+BINARY = words("""
+    add sub mul div floordiv mod pow maximum minimum equal not_equal less less_equal greater greater_equal and or
+""")
+ELEMENTWISE = BINARY | words("""
     neg abs sqrt rsqrt reciprocal exp log erf tanh sigmoid softplus relu sin cos floor ceil sign square invert isnan
-    isinf activation add sub mul div floordiv mod pow maximum minimum equal not_equal less less_equal greater
-    greater_equal and or where clip
+    isinf activation where clip
 """)
 _ALONG = words("cast softmax log_softmax identity quantize dequantize")  # as their first input is
 _VIEWS = words("reshape transpose squeeze unsqueeze expand split slice strided_slice")  # which NumPy does not copy for
@@ -33,7 +35,7 @@ def numbers_read(node: Node) -> list[str]:
     return [name for i, name in enumerate(node.inputs) if name and i not in SHAPE_ONLY.get(node.op, ())]
 
 
-def meaning(node: Node, inputs: list[Any]) -> list[Array] | None:
+def compute(node: Node, inputs: list[Any]) -> list[Array] | None:
     """What a node makes of arrays; None if it has no meaning for them."""
     if node.op not in MEANING:
         return None
@@ -60,8 +62,8 @@ def example(node: Node, inputs: list[Array | None]) -> list[Array] | None:
         else:
             numbers = 0 if node.op in _VIEWS else result_size(node, inputs)
             read = 0 if node.op in (*_VIEWS, "gather") else sum(a.size for a in inputs if a is not None)
-            return None if max(numbers, read) > _MOST else meaning(node, inputs)
-        one = meaning(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
+            return None if max(numbers, read) > _MOST else compute(node, inputs)
+        one = compute(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
         return None if one is None else [np.broadcast_to(np.zeros((), a.dtype), shape) for a in one]
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Choose: one row, some columns, or rows of a table. Columns of a linear map are a linear map."""
+"""Slicing: one row, some columns, or rows of a table. Columns of a linear map are a linear map."""
 
 from __future__ import annotations
 
@@ -8,62 +8,66 @@ import numpy as np
 
 from fusebert.match import axes as ax
 from fusebert.match.axes import Axis, Group, View
-from fusebert.match.lift.layout import unchanged
+from fusebert.match.findings import Refused, Rows
+from fusebert.match.lift.layout import identity, is_unchanged, unchanged
 from fusebert.match.lift.state import Lifting
-from fusebert.ops.graph import Array, Node, Weight
+from fusebert.ops.graph import Node, Weight
 
 _NO_END = 1 << 30  # ends from here on mean all there is
 
 
-def gather(lifting: Lifting, node: Node) -> bool:
+def gather(lifting: Lifting, node: Node) -> None:
     table, rows = node.inputs[:2]
-    axis = int(node.attributes.get("axis", 0))
     if table in lifting.weights:
-        shape, view = lifting.weights[table].shape, lifting.view(rows)
-        if axis or len(shape) != 2 or view is None or rows in lifting.weights or view.factor != 1:
-            return False
+        shape, view = lifting.weights[table].shape, lifting.seen(rows)
+        if node.attributes.get("axis", 0) != 0 or len(shape) != 2 or rows in lifting.weights or view.factor != 1:
+            raise Refused(f"only rows of a table of two dimensions are looked up; {table} has shape {shape}")
         group = ax.fresh([(shape[1], shape[1])])[0]
         lifting.emit("embed", (table, view.value), node.outputs[0], (*lifting.dims[view.value], group), node)
         lifting.views[node.outputs[0]] = View(node.outputs[0], (*view.dims, group))
-        return True
+        return
     index = lifting.constant(rows)
-    if index is None or index.size != 1:
-        return False
-    return select(lifting, node, axis, int(index.reshape(())), keep=index.ndim == 1)
+    if index is None or index.size != 1 or index.dtype.kind not in "iu":
+        raise Refused(f"{rows} is not one constant index")
+    axis = lifting.axis(node, len(lifting.seen(table).dims))
+    select(lifting, node, axis, int(index.reshape(())), keep=index.ndim == 1)
 
 
-def slice_(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    given = [lifting.constant(name) if name else None for name in (*node.inputs[1:], "", "")]
-    axes = range(0 if given[0] is None else given[0].size) if given[2] is None else given[2].reshape(-1)
-    ends = None if given[1] is None else given[1].reshape(-1)
-    if len(node.inputs) > 4 and node.inputs[4] and not _by_ones(given[3]):
-        return False  # which may turn a dimension round
-    if view is None or ends is None:
+def slice_(lifting: Lifting, node: Node) -> None:
+    begins, ends, axes, steps = (_numbers(lifting, name) for name in (*node.inputs[1:], "", "")[:4])
+    if len(node.inputs) > 4 and node.inputs[4] and (steps is None or set(steps) != {1}):
+        raise Refused("steps other than 1 are not supported")  # they may turn a dimension round
+    unknown = ends is None or (len(node.inputs) > 3 and bool(node.inputs[3]) and axes is None)
+    if (view := lifting.view(node.inputs[0])) is None or ends is None or unknown:
         return unchanged(lifting, node)
-    may_cut = any(_may_cut(view, int(a), int(e)) for a, e in zip(axes, ends, strict=False))
-    if not may_cut and unchanged(lifting, node):
-        return True
-    if given[0] is None:
-        return False
+    axes = list(range(len(begins or ()))) if axes is None else axes
+    if any(not -len(view.dims) <= axis < len(view.dims) for axis in axes):
+        raise Refused(f"it slices dimensions {axes} of a tensor that has {len(view.dims)}")
+    may_cut = any(_may_cut(view, axis, end) for axis, end in zip(axes, ends, strict=False))
+    if not may_cut and is_unchanged(lifting, node):
+        return identity(lifting, node)
+    if begins is None or not len(begins) == len(ends) == len(axes):
+        raise Refused("where it begins is not a constant for each dimension")
     cut = []
-    for begin, end, axis in zip(given[0].reshape(-1), ends, axes, strict=True):
+    for begin, end, axis in zip(begins, ends, axes, strict=True):
         size = ax.size_of(view.dims[axis])
-        if not (begin == 0 and end >= max(size)) or _may_cut(view, int(axis), int(end)):
-            cut.append((int(begin), int(end), int(axis), size))
+        if not (begin == 0 and end >= max(size)) or _may_cut(view, axis, end):
+            cut.append((begin, end, axis, size))
     if len(cut) != 1:
-        return False
+        raise Refused(f"it cuts {len(cut)} dimensions")
     begin, end, axis, size = cut[0]
     if (end == begin + 1 and begin >= 0) or (begin == -1 and end >= max(size)):
         return select(lifting, node, axis, begin, keep=True)
     if not ax.fixed(size):
-        return False
+        raise Refused("it cuts a dimension whose size depends on the input")
     first, last, _ = slice(begin, end).indices(size[0])
-    return part(lifting, node, node.outputs[0], axis, first, last)
+    return parts(lifting, node, axis, [(first, last)])
 
 
-def _by_ones(steps: Array | None) -> bool:
-    return steps is not None and bool((steps == 1).all())
+def _numbers(lifting: Lifting, name: str) -> list[int] | None:
+    """A constant's integers, or None if it is not one."""
+    array = lifting.constant(name) if name else None
+    return None if array is None or array.dtype.kind not in "iu" else [int(n) for n in array.reshape(-1)]
 
 
 def _may_cut(view: View, axis: int, end: int) -> bool:
@@ -73,38 +77,39 @@ def _may_cut(view: View, axis: int, end: int) -> bool:
 
 def _dimensions(node: Node, count: int, rank: int) -> Iterator[tuple[int, int]]:
     """Which dimension each place of a strided slice is about."""
-    new, dots = (int(node.attributes.get(f"{name}_mask", 0)) for name in ("new_axis", "ellipsis"))
+    new, dots = _mask(node, "new_axis"), _mask(node, "ellipsis")
     own = [i for i in range(count) if not (new | dots) >> i & 1]
     skipped = rank - len(own)
     for place, i in enumerate(own):
         yield i, place + (skipped if dots and i > dots.bit_length() - 1 else 0)
 
 
-def strided_slice(lifting: Lifting, node: Node) -> bool:
+def _mask(node: Node, name: str) -> int:
+    bits = node.attributes.get(f"{name}_mask", 0)
+    if not isinstance(bits, int):
+        raise Refused(f"its {name}_mask is not a number")
+    return bits
+
+
+def strided_slice(lifting: Lifting, node: Node) -> None:
     view = lifting.view(node.inputs[0])
-    given = [lifting.constant(name) for name in node.inputs[1:4]]
-    may_cut = (
-        view is not None
-        and given[1] is not None
-        and any(
-            not int(node.attributes.get("end_mask", 0)) >> i & 1 and _may_cut(view, axis, int(given[1].reshape(-1)[i]))
-            for i, axis in _dimensions(node, given[1].size, len(view.dims))
-        )
+    begin, end, strides = (_numbers(lifting, name) for name in node.inputs[1:4])
+    masks = [_mask(node, name) for name in ("begin", "end", "shrink_axis")]
+    adds = masks[2] or _mask(node, "new_axis")
+    places = [] if view is None or end is None else list(_dimensions(node, len(end), len(view.dims)))
+    if view is not None and any(place >= len(view.dims) for _, place in places):
+        raise Refused(f"it slices more dimensions than the {len(view.dims)} that there are")
+    if strides is None or any(stride != 1 for stride in strides):
+        raise Refused("strides other than 1 are not supported")
+    may_cut = view is not None and any(
+        end is not None and not masks[1] >> i & 1 and _may_cut(view, place, end[i]) for i, place in places
     )
-    if not _by_ones(given[2]):
-        return False
-    adds = any(node.attributes.get(f"{name}_mask") for name in ("shrink_axis", "new_axis"))
-    if not adds and not may_cut and unchanged(lifting, node):
-        return True
-    if (
-        view is None
-        or any(g is None for g in given)
-        or node.attributes.get("ellipsis_mask")
-        or node.attributes.get("new_axis_mask")
-    ):
-        return False
-    begin, end = ([int(n) for n in g.reshape(-1)] for g in given[:2] if g is not None)
-    masks = [int(node.attributes.get(f"{name}_mask", 0)) for name in ("begin", "end", "shrink_axis")]
+    if not adds and not may_cut and is_unchanged(lifting, node):
+        return identity(lifting, node)
+    if view is None or begin is None or end is None or _mask(node, "ellipsis") or _mask(node, "new_axis"):
+        raise Refused("where it begins and ends is not constant, or it adds a dimension")
+    if len(begin) != len(end) or len(begin) > len(view.dims):
+        raise Refused(f"it has {len(begin)} beginnings and {len(end)} ends for {len(view.dims)} dimensions")
     cut = []
     for i in range(len(begin)):
         open_begin, open_end, shrink = (mask >> i & 1 for mask in masks)
@@ -117,32 +122,31 @@ def strided_slice(lifting: Lifting, node: Node) -> bool:
             if not whole:
                 cut.append((i, 0 if open_begin and not shrink else begin[i], end[i], open_end, shrink))
     if len(cut) != 1:
-        return False
+        raise Refused(f"it cuts {len(cut)} dimensions")
     axis, first, last, open_end, shrink = cut[0]
     if shrink or (not open_end and 0 <= first == last - 1):
         return select(lifting, node, axis, first, keep=not shrink)
     size = ax.size_of(view.dims[axis])
     if not ax.fixed(size):
-        return False
+        raise Refused("it cuts a dimension whose size depends on the input")
     low, high, _ = slice(first, None if open_end else last).indices(size[0])
-    return part(lifting, node, node.outputs[0], axis, low, high)
+    return parts(lifting, node, axis, [(low, high)])
 
 
-def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> bool:
+def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> None:
     """One row along an axis."""
-    view = lifting.view(node.inputs[0])
-    if view is None or not view.dims:
-        return False
+    view = lifting.seen(node.inputs[0])
     axis %= len(view.dims)
     dims = (*view.dims[:axis], *(((),) if keep else ()), *view.dims[axis + 1 :])
     group = ax.atoms(view.dims[axis])
     if not group:
-        return lifting.see(node, view, dims)
+        lifting.see(node, view, dims)
+        return
     if index < 0 and not ax.fixed(ax.size_of(group)) and index != -1:
-        return False
+        raise Refused(f"row {index} of a dimension whose size depends on the input is not supported")
     canonical = ax.settled(lifting.dims[view.value])
     out, made = node.outputs[0], lifting.maker.get(view.value)
-    if made is not None and made.op == "linear" and (at := _within(canonical[-1], group)) is not None:
+    if _is_linear(lifting, made) and (at := _within(canonical[-1], group)) is not None:
         index %= ax.size_of(group)[0]
         instead = columns(lifting, node, out, view, at, len(group), (index, index + 1), ())
         dims = tuple(tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in dims)
@@ -151,57 +155,57 @@ def select(lifting: Lifting, node: Node, axis: int, index: int, keep: bool) -> b
         left = (*canonical[:place], *canonical[place + 1 :])
         lifting.emit("select", (view.value,), out, left, node, axis=place, index=index)
     else:
-        return False
+        raise Refused("the dimension is not one that the value has by itself")
     lifting.views[out] = View(out, dims, view.factor)
-    return True
 
 
-def split(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    axis = int(node.attributes.get("axis", 0))
-    if view is None or not view.dims or not ax.fixed(size := ax.size_of(view.dims[axis])):
-        return False
-    given = lifting.constant(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
-    count = int(node.attributes.get("count") or len(node.outputs))
-    sizes = [size[0] // count] * count if given is None else [int(n) for n in given.reshape(-1)]
-    ends = np.cumsum(sizes)
-    if len(node.outputs) > len(sizes) or ends[-1] != size[0]:
-        return False
-    return all(
-        part(lifting, node, out, axis, int(end) - n, int(end))
-        for out, n, end in zip(node.outputs, sizes, ends, strict=False)
-    )
+def split(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
+    axis = lifting.axis(node, len(view.dims))
+    if not ax.fixed(size := ax.size_of(view.dims[axis])):
+        raise Refused("it splits a dimension whose size depends on the input")
+    count = node.attributes.get("count") or len(node.outputs)
+    if not isinstance(count, int) or not 0 < count <= size[0]:
+        raise Refused(f"a dimension of size {size[0]} does not split into {count}")
+    sizes = [size[0] // count] * count
+    if len(node.inputs) > 1 and node.inputs[1]:
+        sizes = lifting.numbers(node.inputs[1])
+    if len(node.outputs) > len(sizes) or sum(sizes) != size[0]:
+        raise Refused(f"a dimension of size {size[0]} does not split into {sizes}")
+    ends = [sum(sizes[: i + 1]) for i in range(len(node.outputs))]
+    parts(lifting, node, axis, [(end - n, end) for n, end in zip(sizes, ends, strict=False)])
 
 
-def unstack(lifting: Lifting, node: Node) -> bool:
-    view = lifting.view(node.inputs[0])
-    axis = int(node.attributes.get("axis", 0))
-    if view is None or not all(part(lifting, node, out, axis, i, i + 1) for i, out in enumerate(node.outputs)):
-        return False
+def unstack(lifting: Lifting, node: Node) -> None:
+    view = lifting.seen(node.inputs[0])
+    axis = lifting.axis(node, len(view.dims))
+    parts(lifting, node, axis, [(i, i + 1) for i in range(len(node.outputs))])
     for out in node.outputs:
         seen = lifting.views[out]
-        dims = tuple(g for i, g in enumerate(seen.dims) if i != axis % len(seen.dims))
+        dims = tuple(g for i, g in enumerate(seen.dims) if i != axis)
         lifting.views[out] = View(seen.value, dims, seen.factor)
-    return True
 
 
-def part(lifting: Lifting, node: Node, out: str, axis: int, first: int, last: int) -> bool:
-    """Some of a dimension, if a linear map makes it."""
-    view = lifting.view(node.inputs[0])
-    if view is None or not 0 <= first < last:
-        return False
+def parts(lifting: Lifting, node: Node, axis: int, chosen: list[tuple[int, int]]) -> None:
+    """For every output some of a dimension, if a linear map makes it."""
+    view = lifting.seen(node.inputs[0])
     axis %= len(view.dims)
     group = ax.atoms(view.dims[axis])
-    made = lifting.maker.get(view.value)
     at = _within(ax.settled(lifting.dims[view.value])[-1], group) if group else None
-    if made is None or made.op != "linear" or at is None:
-        return False
-    new = ax.fresh([(last - first, last - first)])[0]
-    instead = columns(lifting, node, out, view, at, len(group), (first, last), new)
-    dims = [tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in view.dims]
-    dims[axis] = new
-    lifting.views[out] = View(out, tuple(dims), view.factor)
-    return True
+    if at is None or not _is_linear(lifting, lifting.maker.get(view.value)):
+        raise Refused("only columns that a linear map makes are taken apart")
+    if any(not 0 <= first < last <= ax.size_of(group)[0] for first, last in chosen):
+        raise Refused(f"parts {chosen} of a dimension of size {ax.size_of(group)[0]} are empty or outside of it")
+    for out, (first, last) in zip(node.outputs, chosen, strict=False):
+        new = ax.fresh([(last - first, last - first)])[0]
+        instead = columns(lifting, node, out, view, at, len(group), (first, last), new)
+        dims = [tuple(instead.get(axis, axis) for axis in ax.atoms(g)) for g in view.dims]
+        dims[axis] = new
+        lifting.views[out] = View(out, tuple(dims), view.factor)
+
+
+def _is_linear(lifting: Lifting, made: Node | None) -> bool:
+    return made is not None and made.op == "linear" and all(name in lifting.weights for name in made.inputs[1:])
 
 
 def _within(whole: Group, group: Group) -> int | None:
@@ -221,14 +225,13 @@ def columns(
     sizes = [ax.size_of(group)[0] for group in (before, middle, after)]
     rows = np.arange(np.prod(sizes)).reshape(sizes)[:, slice(*chosen)].reshape(-1)
     inputs = [made.inputs[0]]
-    which = f"{rows[0]} to {rows[-1] + 1}" + ("" if len(rows) == rows[-1] + 1 - rows[0] else f", {len(rows)} of them")
+    step = Rows(int(rows[0]), int(rows[-1]) + 1, len(rows))
     for name in made.inputs[1:]:
         weight = lifting.weights[name]
-        part = f"{name} [{which}]"
+        part = f"{name} [{str(step).removeprefix('rows ')}]"
         read = lambda weight=weight: weight.read()[rows]  # noqa: E731
         lifting.weights[part] = Weight((len(rows), *weight.shape[1:]), weight.dtype, read)
-        root, how = lifting.origins.get(name, (name, ""))
-        lifting.origins[part] = root, f"{how} rows {which}".strip()
+        lifting.origins[part] = lifting.origin(name).then(step, lifting.weights[part].shape)
         inputs.append(part)
     instead = dict(zip((*before, *after), ax.clone((*before, *after)), strict=True))
     group = (*(instead[axis] for axis in before), *new, *(instead[axis] for axis in after))
@@ -236,30 +239,28 @@ def columns(
     return instead
 
 
-def join(lifting: Lifting, node: Node) -> bool:
+def join(lifting: Lifting, node: Node) -> None:
     """Tensors one after the other, or side by side on a new axis; all other axes are the same ones."""
-    views = [lifting.view(name) for name in node.inputs]
-    if any(name in lifting.weights for name in node.inputs) or any(view is None or not view.dims for view in views):
-        return False
-    seen = [view for view in views if view is not None]
+    seen = [lifting.seen(name) for name in node.inputs]
+    if any(name in lifting.weights for name in node.inputs) or not all(view.dims for view in seen):
+        raise Refused("joining constants or single numbers is not supported")
     rank = len(seen[0].dims)
     stacks = node.op == "stack"
-    axis = int(node.attributes.get("axis", 0)) % (rank + stacks)
-    for other in seen[1:]:
-        if len(other.dims) != rank:
-            return False
-        for place, (a, b) in enumerate(zip(seen[0].dims, other.dims, strict=True)):
-            if (stacks or place != axis) and (ax.size_of(a) != ax.size_of(b) or not ax.same(a, b)):
-                return False
-    names = [lifting.lay(view, view.dims) for view in seen]
+    axis = lifting.axis(node, rank + stacks)
     shapes = lifting.shapes(node)
     if shapes is None:
-        return False
+        raise Refused("the shape of the result is not known")
+    for other in seen[1:]:
+        if len(other.dims) != rank:
+            raise Refused("the tensors have different numbers of dimensions")
+        for place, (a, b) in enumerate(zip(seen[0].dims, other.dims, strict=True)):
+            if (stacks or place != axis) and (ax.size_of(a) != ax.size_of(b) or not ax.same(a, b)):
+                raise Refused(f"dimension {place} of the tensors is not the same axis")
+    names = [lifting.lay(view, view.dims) for view in seen]
     new = ax.fresh([shapes[0][axis]])[0]
     dims = (*seen[0].dims[:axis], new, *seen[0].dims[axis + (not stacks) :])
     lifting.emit(node.op, tuple(names), node.outputs[0], dims, node, axis=axis)
     lifting.views[node.outputs[0]] = View(node.outputs[0], dims)
-    return True
 
 
 RULES = {

@@ -1,5 +1,5 @@
-"""Lifting: the state of a lift and what every rule needs of it: what is known of a tensor, and how to say a word, to
-lay numbers out, and to leave a node as it is."""
+"""Lifting: the state of a lift and what every rule needs of it: what is known of a tensor, and how to emit operations,
+to lay numbers out, and to leave a node as it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
+from fusebert.match.findings import TRANSPOSE, Lifted, Refused
 from fusebert.match.lift.constants import Known
 from fusebert.match.lift.shapes import SHAPE_ONLY
 from fusebert.match.probe import Probe
@@ -18,24 +19,8 @@ from fusebert.ops.vocabulary import Numpy
 
 
 @dataclass
-class Lifted:
-    """The lifted graph and what was learned on the way: the layout of every tensor of the original, and where each
-    weight comes from (the constant's name, and what was done to it)."""
-
-    graph: Graph
-    views: dict[str, View]
-    origins: dict[str, tuple[str, str]]
-    dims: dict[str, tuple[Group, ...]]
-    probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
-    content: set[str]  # tensors that depend on what is in an input, not only on its shape
-    quantized: list[str]  # nodes whose 8-bit numbers became floats
-    fixed_sizes: dict[int, int]  # sizes of the inputs' dimensions that the graph insists on, though it declares none
-    kept: set[str]  # tensors that nodes make which no rule understood; their words mean what the dialect's did
-
-
-@dataclass
 class Lifting(Known):
-    """The nodes that make the values, in larger words, as far as the lift has come."""
+    """The nodes that make the values, in larger operations, as far as the lift has come."""
 
     nodes: list[Node] = field(default_factory=list)
     maker: dict[str, Node] = field(default_factory=dict)  # of a value
@@ -121,9 +106,8 @@ class Lifting(Known):
         shape = tuple(size[0] for size in ax.shape_of(target))
         laid = f"{name} @{len(self.weights)}"
         self.weights[laid] = Weight(shape, weight.dtype, lambda: Numpy().arrange(weight.read(), **how))
-        root, note = self.origins.get(name, (name, ""))
         turned = [atom for group in source for atom in group] != [atom for group in target for atom in group]
-        self.origins[laid] = root, f"{note} transpose".strip() if turned else note
+        self.origins[laid] = self.origin(name).then(TRANSPOSE if turned else None, shape)
         return laid
 
     def keep(self, node: Node) -> None:
@@ -149,10 +133,37 @@ class Lifting(Known):
             if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n == m > 1:
                 self.fixed_sizes.setdefault(usual.index(ax.size_of(group)), int(n))
 
-    def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> bool:
+    def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> None:
         """A node that only lays out otherwise: its output is a view."""
         self.views[node.outputs[0]] = View(view.value, dims, view.factor)
-        return True
+
+    def seen(self, name: str) -> View:
+        """How a tensor is laid out; refuses where that is not known."""
+        view = self.view(name)
+        if view is None:
+            raise Refused(f"the layout of {name} is not known")
+        return view
+
+    def numbers(self, name: str) -> list[int]:
+        """The integers of a small constant; refuses where it is something else."""
+        array = self.constant(name)
+        if array is None or array.dtype.kind not in "iu":
+            raise Refused(f"{name} is not a small constant of integers")
+        return [int(n) for n in array.reshape(-1)]
+
+    def dimensions(self, name: str, rank: int) -> list[int]:
+        """The dimensions that a constant names, counted from the front."""
+        given = self.numbers(name)
+        if any(not -rank <= n < rank for n in given):
+            raise Refused(f"{name} names dimensions {given} of a tensor that has {rank}")
+        return [n % rank for n in given]
+
+    def axis(self, node: Node, rank: int, default: int = 0) -> int:
+        """The dimension that a node's attribute names, counted from the front."""
+        axis = node.attributes.get("axis", default)
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise Refused(f"axis {axis} is not one of {rank} dimensions")
+        return axis % rank
 
     def result(self) -> Lifted:
         """What the outputs need, as a Graph; outputs are laid out as they were."""
@@ -174,7 +185,7 @@ class Lifting(Known):
             self.source.facts,
         )
         return Lifted(
-            graph, self.views, self.origins, self.dims, probes, self.content, self.quantized, self.fixed_sizes,
+            graph, self.views, self.origins, self.dims, probes, self.content, tuple(self.quantized), self.fixed_sizes,
             self.kept,
         )  # fmt: skip
 
@@ -194,5 +205,7 @@ def _arrangement(source: tuple[Group, ...], target: tuple[Group, ...]) -> dict[s
         tuple((axis.size[0] if ax.fixed(axis.size) else -1) for axis in group) if len(group) > 1 else (0,) * len(group)
         for group in source
     )
+    if set(have) != set(ax.flat(target)):
+        raise Refused("two layouts of one value do not have the same axes")
     order = tuple(have.index(axis) for axis in ax.flat(target))
     return {"splits": splits, "order": order, "merges": tuple(len(group) for group in target)}

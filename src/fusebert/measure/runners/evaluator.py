@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fusebert.errors import UnsupportedError
-from fusebert.match.translate import translate
+from fusebert.match import translate
 from fusebert.measure.inputs import Input
 from fusebert.measure.runners.bert_node import bert_node
 from fusebert.measure.runners.runner import Feeds, Runner, Told, roles_of, sizes_of

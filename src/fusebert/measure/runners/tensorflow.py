@@ -12,7 +12,7 @@ from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import OPS
-from fusebert.match.dialects.tensorflow import EFFECTS
+from fusebert.match import TENSORFLOW_EFFECTS
 from fusebert.measure.inputs import Input
 from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
 from fusebert.ops.graph import Array, Graph
@@ -58,7 +58,7 @@ class TensorFlow(Runner):
             text_format.Parse(data, definition)
         else:
             definition.ParseFromString(data)
-        effects = {tensor for node in graph.nodes if node.op in EFFECTS for tensor in node.outputs}
+        effects = {tensor for node in graph.nodes if node.op in TENSORFLOW_EFFECTS for tensor in node.outputs}
         self._kept = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(definition, name=""), [])
         element = self._kept.graph.as_graph_element
         self.outputs = tuple(tensor for tensor in graph.outputs if tensor not in effects)

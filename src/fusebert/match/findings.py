@@ -1,0 +1,215 @@
+"""Findings: the frozen values that the finder hands out. A `Finding` says what was found, what came nearest, and which
+rule was applied or refused at which nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusebert.match.axes import Group, View
+from fusebert.match.probe import Probe
+from fusebert.ops.graph import Graph, Node
+
+FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
+    "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
+)  # fmt: skip
+_SKIPPING = frozenset((FIRST, MASKED, EACH))  # no answer depends on a hidden row, except at that row
+
+
+class Refused(Exception):  # noqa: N818  (an outcome, not a failure)
+    """Raised by a rule that does not apply to a node it was tried on; the node then stays as it is."""
+
+    def __init__(self, reason: str, node: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.node = reason, node
+
+
+@dataclass(frozen=True, slots=True)
+class RuleRow:
+    """One rule at work: its stage (translate, lift, recognise or match), the nodes it was tried on and what became of
+    them. `result` is empty where the rule refused, and `reason` says why; else it may say more about the result."""
+
+    stage: str
+    rule: str
+    nodes: tuple[str, ...]
+    result: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A step in the making of a weight: one operation."""
+
+    op: str
+
+    def __str__(self) -> str:
+        return self.op
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A step in the making of a weight: `count` rows are chosen, from `first` to before `last`."""
+
+    first: int
+    last: int
+    count: int
+
+    def __str__(self) -> str:
+        gaps = "" if self.count == self.last - self.first else f", {self.count} of them"
+        return f"rows {self.first} to {self.last}{gaps}"
+
+
+TRANSPOSE = Applied("transpose")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a weight comes from: the constant or variable `name` of the graph, the steps that are applied to it, and
+    the shape that the weight has after them."""
+
+    name: str
+    steps: tuple[Applied | Rows, ...]
+    shape: tuple[int, ...]
+
+    def then(self, step: Applied | Rows | None, shape: tuple[int, ...]) -> Provenance:
+        """The same after one more step; None only changes the shape."""
+        return replace(self, steps=self.steps if step is None else (*self.steps, step), shape=shape)
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A lifted graph and what was learned on the way: the layout of every tensor of the original, and the provenance of
+    each weight that is not a constant of the original as it is."""
+
+    graph: Graph
+    views: Mapping[str, View]
+    origins: Mapping[str, Provenance]
+    dims: Mapping[str, tuple[Group, ...]]
+    probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
+    content: Set[str]  # tensors that depend on what is in an input, not only on its shape
+    quantized: tuple[str, ...]  # nodes whose 8-bit numbers became floats
+    fixed_sizes: Mapping[int, int]  # sizes, by dimension, that the graph requires of its inputs without declaring them
+    kept: Set[str]  # outputs of nodes that no rule understood; their operations mean what they do in the dialect
+
+    def origin(self, weight: str) -> Provenance:
+        """Where a weight of the lifted graph comes from."""
+        return self.origins.get(weight) or Provenance(weight, (), self.graph.weights[weight].shape)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """`kind` is "none", "rows" (a 0/1 input), "lengths" (an input says how many positions are visible, by its value or
+    by its number of ones), "ids" (an input whose `hidden_id` is padding) or "additive" (an input that is added).
+    `tensor` is that input; `added` is what is added to the scores."""
+
+    kind: str
+    tensor: str = ""
+    added: str = ""
+    hidden_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """One layer: what the names in the pattern stand for. `bindings` has tensors, weights and attributes by name, such
+    as `x`, `mask`, `query.weight` and `heads`; `nodes` are those the layer is made of."""
+
+    output: str
+    bindings: Mapping[str, Any]
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A search that failed: how many of the pattern's nodes it found, and what stopped it where."""
+
+    matched: int
+    expected: str
+    found: str
+    node: str
+    function: str = ""
+
+    def __str__(self) -> str:
+        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}, " if self.node else ""
+        return f"{where}{self.expected} was expected, but there is {self.found}"
+
+
+@dataclass(frozen=True)
+class FoundEncoder:
+    """One encoder in a graph. `input` and `output` are the tensors that go in and come out; `taps` are outputs of inner
+    layers that other nodes read, and `inner_taps` other inner tensors that they read; `readers` say what is read of
+    the output."""
+
+    layers: tuple[Match, ...]
+    hidden: int
+    mask: Mask
+    input: str
+    output: str
+    taps: tuple[str, ...]
+    inner_taps: tuple[str, ...]
+    readers: tuple[str, ...]
+    function: str
+    weights: tuple[Mapping[str, Provenance], ...]
+    calls: int = 1  # how often the function it sits in is called
+
+    @property
+    def heads(self) -> int:
+        """Of the first layer; layers may differ."""
+        return int(self.layers[0].bindings["heads"])
+
+    @property
+    def inner(self) -> int:
+        """The first layer's intermediate size."""
+        return self.weights[0]["feed_forward.up.weight"].shape[0]
+
+    @property
+    def activation(self) -> str:
+        """The first layer's activation."""
+        return str(self.layers[0].bindings["activation"])
+
+    @property
+    def epsilon(self) -> float:
+        """The first layer's LayerNorm epsilon."""
+        return float(self.layers[0].bindings["feed_forward.after.epsilon"])
+
+    @property
+    def scale(self) -> float:
+        """The factor of the first layer's scores."""
+        return float(self.layers[0].bindings["scale"])
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether no answer depends on a hidden position, except at that position."""
+        return self.mask.kind != "none" and _SKIPPING.issuperset(self.readers) and not self.inner_taps
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found in a graph: encoders, the nearest misses, and a row for every rule that applied or refused.
+    `translated` is the graph in primitive operations, `raised` in those of the vocabulary. `unmatched` are the
+    LayerNorms that end no layer of an encoder, by what they make, with what stopped the search."""
+
+    encoders: tuple[FoundEncoder, ...]
+    misses: tuple[Miss, ...]
+    rows: tuple[RuleRow, ...]
+    raised: Lifted
+    translated: Graph
+    unmatched: Mapping[str, Miss]
+
+
+@dataclass(frozen=True)
+class Omitted:
+    """A part of the graph that a stand-alone model does not have. `kind` is "output" (one that is not computed),
+    "final" (an operation after an output), "padding id" (hiding positions by their id), "length" (a mask read as a
+    number of positions) or "rounding" (of inputs to 8 bits); `what` is the sentence for people."""
+
+    kind: str
+    what: str
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def label(node: Node) -> str:
+    """What a node is called in rows: its name, or that of its first output."""
+    return node.name or next(filter(None, node.outputs), "")
