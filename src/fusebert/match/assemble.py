@@ -29,7 +29,7 @@ class Assembled:
     positions: str  # the tensor that has them, where they do not count from 0
     outputs: Mapping[str, int]
     encoder_output: str
-    counts_positions: bool  # the mask only says how many positions are seen
+    counts_positions: bool  # the mask only gives the number of visible positions
     omitted: tuple[Omitted, ...]
     only_rows: bool  # the graph makes something of the encoder's rows that the model does not: it gives the rows
 
@@ -50,7 +50,7 @@ def assemble(finding: Finding) -> Assembled:
     try:
         return _assemble(finding, finding.encoders[0])
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # sizes that do not fit, in a broken graph
-        raise UnsupportedError(f"what is around the encoder makes no sense: {error}") from error
+        raise UnsupportedError(f"the embeddings or the head cannot be read: {error}") from error
 
 
 def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:

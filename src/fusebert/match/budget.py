@@ -1,5 +1,5 @@
-"""Limits: how many numbers a word would make of arrays, told before it is computed. A graph comes from outside, and a
-few bytes of it can ask for any amount of memory."""
+"""Budget: how many numbers an operation would make of arrays, told before it is computed. A graph comes from outside,
+and a few bytes of it can ask for any amount of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fusebert.ops.graph import Array, Node
 
 MOST = 1 << 24  # numbers in anything that is computed to understand a graph
 
-_Inputs = Sequence[Any]  # arrays, None for one left out
+_Inputs = Sequence[Any]  # arrays, None for one that is omitted
 
 
 def result_size(node: Node, inputs: _Inputs) -> float:
@@ -29,7 +29,9 @@ def result_size(node: Node, inputs: _Inputs) -> float:
 def refuse_large(node: Node, inputs: _Inputs) -> None:
     """Raises FusebertError if a node would make more numbers than anyone needs."""
     if result_size(node, inputs) > MOST:
-        raise FusebertError(f"node {node.name} ({node.op}) makes more numbers than are computed here")
+        raise FusebertError(
+            f"node {node.name} ({node.op}) would make more numbers than fusebert computes to understand a graph"
+        )
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:

@@ -33,7 +33,7 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
     """Where an encoder can be cut out; raises UnsupportedError with the reason where it cannot."""
     if found.inner_taps:
         raise UnsupportedError(
-            f"{found.inner_taps[0]} is read by other nodes, but is inside a layer, which gives only its result"
+            f"{found.inner_taps[0]} is inside a layer, and other nodes read it; a fused layer gives only its result"
         )
     tensors = _Tensors(finding.raised)
     number = {match.output: i for i, match in enumerate(found.layers)}
@@ -41,13 +41,15 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
     flat = tensors.layout(found.output, found.output)
     for tap in found.taps:
         if tensors.layout(tap, tap) != flat:
-            raise UnsupportedError(f"{tap} is laid out in another way than {found.output}")
+            raise UnsupportedError(f"{tap} and {found.output} have different layouts")
     rows = tensors.seen(found.input, flat)
     if rows is None:
-        raise UnsupportedError(f"no tensor has what goes into the encoder ({found.input}) as {_shape(flat)}")
+        raise UnsupportedError(f"no tensor holds the encoder's input ({found.input}) as {_shape(flat)}")
     mask, kind = tensors.mask(found)
     if flat and kind != "rows":
-        raise UnsupportedError(f"{rows} does not say where sequences end, and there is no mask of (batch, length)")
+        raise UnsupportedError(
+            f"{rows} has batch and length in one dimension, and there is no mask of (batch, length) to divide it by"
+        )
     taps = tuple(number[tap] for tap in found.taps)
     dtype = element_types(finding.translated).get(rows, "float32")
     return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype)
@@ -59,7 +61,7 @@ def embedded(finding: Finding, found: FoundEncoder) -> str | None:
 
 
 def element_types(graph: Graph) -> dict[str, str]:
-    """The element type of every tensor, as far as words keep or name it."""
+    """The element type of every tensor, as far as operations keep or name it."""
     types = {name: weight.dtype for name, weight in graph.weights.items()}
     types |= {name: declared.dtype for name, declared in graph.types.items()}
     for node in graph.nodes:
@@ -107,7 +109,7 @@ class _Tensors:
         dims = next((dims for name, dims in self._views.get(value, ()) if name == tensor), None)
         flat = None if dims is None else _flat(dims, ax.settled(self._raised.dims[value]))
         if flat is None:
-            raise UnsupportedError(f"{tensor} is laid out neither as {_shape(False)} nor as {_shape(True)}")
+            raise UnsupportedError(f"the layout of {tensor} is neither {_shape(False)} nor {_shape(True)}")
         return flat
 
     def seen(self, value: str, flat: bool) -> str | None:
@@ -128,7 +130,9 @@ class _Tensors:
             added = made.inputs[0]
         fitting = [name for name, dims in self._views.get(added, ()) if len(dims) == 4]
         if not fitting:
-            raise UnsupportedError(f"no tensor has what is added to the scores ({mask.added}) in four dimensions")
+            raise UnsupportedError(
+                f"no tensor holds the mask that is added to the scores ({mask.added}) in four dimensions"
+            )
         return fitting[0], "additive"
 
 

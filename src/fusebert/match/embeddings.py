@@ -1,4 +1,4 @@
-"""Embeddings: word + position + type + LayerNorm (+ projection), known by what their indices are for the probes."""
+"""Embeddings: word + position + type + LayerNorm (+ projection), known by their indices for the probes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Reading:
     def _stuck(self, tensor: str, wanted: str) -> UnsupportedError:
         node = self._weights.maker(tensor)
         there = f"{node.op} at node {node.name}" if node else f"{tensor}"
-        return UnsupportedError(f"embeddings: {wanted} was expected, but there is {there}")
+        return UnsupportedError(f"embeddings that are not supported: {wanted} was expected, but there is {there}")
 
     def _terms(self, tensor: str) -> list[str]:
         node = self._weights.made(tensor, "add")

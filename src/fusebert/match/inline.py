@@ -1,7 +1,7 @@
 """A Graph with functions -> one flat Graph in the same dialect: every call replaced by the function's nodes, only what
 the outputs need, each tensor made before it is read. Tensors inside a call are named `call/inner_call/tensor`; the
-call's own outputs are made from them by the word `identity`. The fact `calls` has, for every such path, the function
-and what its arguments are."""
+call's own outputs are made from them by `identity`. The fact `calls` has, for every such path, the function and its
+arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _sorted(before: dict[int, list[int]], graph: Graph) -> Iterator[int]:
                 yield i
             elif earlier in path:
                 node = graph.nodes[earlier]
-                raise FusebertError(f"node {node.name or earlier} ({node.op}) needs its own result: there is a cycle")
+                raise FusebertError(
+                    f"node {node.name or earlier} ({node.op}) depends on its own result: the graph has a cycle"
+                )
             else:
                 path[earlier] = iter(before[earlier])
 

@@ -34,7 +34,7 @@ class Trials:
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """The inputs that tables are looked up by as they are, or, if there is none, by way of other words."""
+        """The inputs that tables are looked up by as they are, or, if there is none, by way of other operations."""
         indices = {node.inputs[1] for node in self._graph.nodes if node.op == "embed"}
         plain = frozenset(map(self._plain, indices)).intersection(self._graph.inputs)
         return plain or self.inputs_of(indices)

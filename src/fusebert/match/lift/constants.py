@@ -208,7 +208,7 @@ class Known:
             for place, name in enumerate(node.inputs):
                 pair = self.known(name) if name else None
                 if pair is None and name and (place == 0 or node.op in _BY_SHAPE):
-                    pair = self._zeros(name)  # further inputs of other words decide what shape comes out
+                    pair = self._zeros(name)  # further inputs of other operations decide the shape of the result
                 if name and pair is None:
                     return None
                 inputs.append(None if pair is None else pair[i])

@@ -14,7 +14,7 @@ from fusebert.ops.graph import Node
 def matmul(lifting: Lifting, node: Node) -> None:
     a, b = (lifting.seen(name) for name in node.inputs[:2])
     if min(len(a.dims), len(b.dims)) < 2 or node.inputs[0] in lifting.weights:
-        raise Refused("only products of matrices whose left one is no constant are supported")
+        raise Refused("only products of matrices are supported, and the left one may not be a constant")
     left, right = list(a.dims), list(b.dims)
     if node.attributes.get("transpose_a"):
         left[-2:] = left[-1], left[-2]

@@ -14,7 +14,7 @@ _MOST = 1 << 22  # numbers that are read or made for the sake of a shape
 
 
 def words(text: str) -> frozenset[str]:
-    """A set of words, written as a text."""
+    """A set of names, written as a text."""
     return frozenset(text.split())
 
 
