@@ -80,7 +80,8 @@ def test_inputs_and_outputs_are_those_of_the_registered_op(registered, op):
 def test_the_order_of_the_weights():
     assert bert_op.PER_LAYER == 16
     assert bert_op.WEIGHTS[6:10] == (
-        ("attention.out", "weight"), ("attention.out", "bias"), ("attention.after", "gain"), ("attention.after", "bias"),
+        ("attention.out", "weight"), ("attention.out", "bias"),
+        ("attention.after", "gain"), ("attention.after", "bias"),
     )  # fmt: skip
     shapes = bert_op.weight_shapes(8, 2, 12)
     assert tuple(shapes) == bert_op.WEIGHTS

@@ -78,7 +78,7 @@ def test_the_name_of_a_file_chooses_its_form(tmp_path):
         ("2 1 3 4 5 6 7 8", "not above"),
         ("1 2 3 1e99 5 6 7 8", "finite"),
         ("{", "not readable JSON"),
-        ("{}", "format is not"),
+        ("{}", "format must be"),
         ('{"format": "fusebert-factors", "version": 2}', "version 2"),
         ('{"format": "fusebert-factors", "version": 1, "layers": [{"qkv": [1, "x"]}]}', r"layers\[0\].qkv"),
     ],
@@ -241,3 +241,17 @@ def test_the_tensorflow_op_takes_the_file(folder, texts, tmp_path):
         QuantizableDataType=tf.qint8, QuantizationFactorsPath=str(tmp_path / "factors"), **attributes,
     ).numpy()  # fmt: skip
     assert np.array_equal(got, states[-1])
+
+
+def test_a_range_of_no_width_is_found_per_token(tmp_path):
+    """The op has always taken such files; so does everything else that reads ranges."""
+    from fusebert.values.plan import make_plan
+
+    ranges = RANGES.copy()
+    ranges[1, 2] = 3
+    write_factors(tmp_path / "factors", ranges)
+    plan = make_plan("int8", 3, read_factors(tmp_path / "factors", 3))
+    assert plan.layers[1].ffn_in == make_plan("int8", 3).layers[1].ffn_in
+    assert plan.layers[0].ffn_in.low < plan.layers[0].ffn_in.high
+    with pytest.raises(FusebertError, match="not above its high"):
+        make_plan("int8", 3, -ranges)

@@ -108,14 +108,17 @@ def test_b_calibration_mode_writes_no_factors(model, tmp_path):
 def test_factors_are_looked_at(model, tmp_path):
     file = tmp_path / "factors.txt"
     settings = Settings(quantization=True, quant_factors_path=str(file))
-    assert "is not there" in configure_op(model, settings=settings).notes[0]
+    assert "was not found" in configure_op(model, settings=settings).notes[0]
     file.write_text("-1 1 -1 1 -1 1")
-    with pytest.raises(FusebertError, match="has 6 numbers; 1 layers need 8"):
+    with pytest.raises(FusebertError, match="holds 6 numbers, but there must be 8 for 1 layers"):
         configure_op(model, settings=settings)
     file.write_text("-1 1 -1 1 -1 1 2 1")
-    with pytest.raises(FusebertError, match="a range goes from 2 to 1"):
+    with pytest.raises(FusebertError, match="every low must be finite and not above its high"):
         configure_op(model, settings=settings)
-    file.write_text("-1 1 -1 1 -1 1 -2 1 and more")
+    file.write_text('{"format": "fusebert-factors"}')
+    with pytest.raises(FusebertError, match="has the form 'ours'; write it with --format bert-op"):
+        configure_op(model, settings=settings)
+    file.write_text("-1 1 -1 1 0 0 -2 1 and more")
     assert configure_op(model, settings=settings).notes == ()
 
 

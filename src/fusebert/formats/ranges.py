@@ -1,10 +1,10 @@
-"""Factors: the lowest and highest input of the four products of every layer, as a file. Ranges `[layers, 4, 2]` in, a
+"""Ranges: the lowest and highest input of the four products of every layer, as a file. Ranges `[layers, 4, 2]` in, a
 file out, and back. docs/calibration.md describes both forms: our JSON, and the text that the TensorFlow op reads."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.files import read_json
 from fusebert.ops.graph import Array
-from fusebert.values.plan import PRODUCTS
+from fusebert.values.plan import PRODUCTS, check_ranges
 
 FORMS = ("ours", "bert-op")
 VERSION = 1
@@ -52,20 +52,22 @@ def is_factors(path: Path) -> bool:
     return False
 
 
-def read_factors(path: Path, layers: int | None = None) -> Array:
-    """The ranges `[layers, 4, 2]` of a file in either form. Of the text form, whose numbers are not told apart, the
-    first 8 per layer are taken if the layers are known, and what follows does not matter."""
+def read_factors(path: Path, layers: int | None = None, forms: Sequence[str] = FORMS) -> Array:
+    """The ranges `[layers, 4, 2]` of a file in one of `forms`. If the number of layers is known, 8 numbers per layer
+    are taken from the beginning of the text form, and the rest is ignored."""
     try:
         if path.stat().st_size > _LARGEST:
-            raise FusebertError(f"ranges: {path} is larger than {_LARGEST >> 20} MB, which no such file is")
+            raise FusebertError(f"ranges: {path} is larger than {_LARGEST >> 20} MB, too large for a file of ranges")
         content = path.read_bytes()
     except OSError as error:
         raise FusebertError(f"ranges: {path} cannot be read: {error.strerror}") from None
-    values = _from_json(path) if content.lstrip()[:1] == b"{" else _from_text(path, content, layers)
+    form = "ours" if content.lstrip()[:1] == b"{" else "bert-op"
+    if form not in forms:
+        raise FusebertError(f"ranges: {path} has the form {form!r}; write it with --format {' or '.join(forms)}")
+    values = _from_json(path) if form == "ours" else _from_text(path, content, layers)
     if layers is not None and len(values) != layers:
         raise FusebertError(f"ranges: {path} is for {len(values)} layers, but the model has {layers}")
-    if not np.isfinite(values).all() or (values[..., 0] > values[..., 1]).any():
-        raise FusebertError(f"ranges: {path}: every low must be finite and not above its high")
+    check_ranges(values, f"ranges: {path}")
     return values
 
 
@@ -104,9 +106,11 @@ def _json(values: Array, about: Mapping[str, Any]) -> str:
 def _from_json(path: Path) -> Array:
     head = read_json(path)
     if head.get("format") != _FORMAT:
-        raise FusebertError(f"ranges: {path}: format is not {_FORMAT}")
+        raise FusebertError(f"ranges: {path}: format must be {_FORMAT}")
     if not isinstance(version := head.get("version"), int) or version > VERSION:
-        raise FusebertError(f"ranges: {path}: version {version!r:.20} is not one this fusebert reads (up to {VERSION})")
+        raise FusebertError(
+            f"ranges: {path}: version {version!r:.20} is newer than this fusebert reads ({VERSION}); update fusebert"
+        )
     layers = head.get("layers")
     if not isinstance(layers, list) or not layers:
         raise FusebertError(f"ranges: {path}: layers must be a list")

@@ -3,13 +3,13 @@ are checked; nothing is run, and no other file is written."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats.ranges import read_factors
 from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, OPS, PER_LAYER, WEIGHTS, check_node, shapes_of, typed
 from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
 from fusebert.formats.tensorflow.messages import set_attribute
@@ -138,22 +138,13 @@ def _check_same(nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> 
 
 
 def _check_factors(settings: Mapping[str, Any]) -> list[str]:
-    """Looks at the file that 8-bit products would read; only looks."""
+    """Reads the file that 8-bit products would read, to see that the op can; gives a note where it is missing."""
     name = settings["QuantizationFactorsPath"]
     if settings["QuantizableDataType"] != "qint8" or not name:
         return []
-    path, wanted = Path(name), 8 * settings["NumWeights"] // PER_LAYER
-    if not path.is_file():
-        return [f"{name} is not there; it must be where the model runs."]
-    try:
-        numbers = [float(word) for word in path.read_text().split()[:wanted]]
-    except (OSError, ValueError) as error:
-        raise FusebertError(f"{name} is not a file of quantisation factors: {error}") from None
-    if len(numbers) < wanted:
-        raise FusebertError(f"{name} has {len(numbers)} numbers; {wanted // 8} layers need {wanted}")
-    for low, high in zip(numbers[::2], numbers[1::2], strict=True):
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise FusebertError(f"{name}: a range goes from {low:g} to {high:g}")
+    if not Path(name).is_file():
+        return [f"{name} was not found; it must be there where the model runs."]
+    read_factors(Path(name), settings["NumWeights"] // PER_LAYER, forms=("bert-op",))
     return []
 
 

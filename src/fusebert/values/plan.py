@@ -65,7 +65,7 @@ def make_plan(precision: str, blocks: int, ranges: Any = None) -> Plan:
 
 
 def _product(kind: str, low: float, high: float) -> Product:
-    return Product(kind) if too_wide(low, high) else Product(kind, float(low), float(high))
+    return Product(kind, float(low), float(high)) if low < high and not too_wide(low, high) else Product(kind)
 
 
 def too_wide(low: float, high: float) -> bool:
@@ -88,6 +88,12 @@ def _checked_ranges(ranges: Any, precision: str, blocks: int) -> Array:
             f"ranges: {fixed.size} numbers for a model that needs {blocks * 4}: low and high of four products a layer"
         )
     fixed = fixed.reshape(shape)
-    if not (np.isfinite(fixed).all() and (fixed[..., 0] < fixed[..., 1]).all()):
-        raise FusebertError("ranges: every low must be finite and below its high")
+    check_ranges(fixed, "ranges")
     return fixed
+
+
+def check_ranges(ranges: Array, where: str) -> None:
+    """The one rule for ranges `[..., 2]`, low and high. One with low = high fixes nothing: its product finds its range
+    per token."""
+    if not (np.isfinite(ranges).all() and (ranges[..., 0] <= ranges[..., 1]).all()):
+        raise FusebertError(f"{where}: every low must be finite and not above its high")
