@@ -193,14 +193,14 @@ def _shown(graph: Graph, name: str) -> str:
 
 
 def _parts(network: Network) -> Table:
-    parts: dict[str, list[Array]] = {"embeddings": [], "layer": [], "head": []}
+    parts: dict[str, list[Array]] = {"embeddings": [], "encoder": [], "head": []}
     seen: set[int] = set()
     for name, array in network.weights():
         if id(array) not in seen:  # a tied weight counts where it comes first
-            parts[name.split(".")[0]].append(array)
+            parts.get(name.split(".")[0], parts["encoder"]).append(array)
         seen.add(id(array))
     rows = tuple(
-        ("encoder" if name == "layer" else name, _count(arrays), _bytes(arrays), _types(arrays))
+        (name, _count(arrays), _bytes(arrays), _types(arrays))
         for name, arrays in parts.items()
     )
     return Table("weights", ("part", "parameters", "bytes", "types"), rows)
