@@ -42,13 +42,13 @@ WALKS = {
     "onnx to artifact": (3, 3, 6),
     "onnx to onnx": (5, 3, 3),
     "onnx to onnx, checked and told in detail": (8, 4, 3),
-    "saved model to saved model": (4, 3, 3),
+    "saved model to saved model": (3, 3, 3),
     "torch module": (0, 0, 3),
     "extract-pattern": (1, 0, 0),
-    "make-recipe": (2, 1, 0),
+    "make-recipe": (1, 1, 0),
     "replace-pattern": (1, 0, 0),
     "replace-pattern, verified": (3, 2, 0),
-    "configure-op": (2, 0, 0),
+    "configure-op": (1, 0, 0),
 }
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
+from fusebert.formats.onnx.types import NUMBERS
 from fusebert.match import Cut, Finding, assemble, embedded, read_encoder
 from fusebert.ops.graph import Array
 from fusebert.rewrite.packing import (
@@ -114,7 +115,7 @@ def _stock_embeddings(stock: Stock, finding: Finding) -> None:
     if whole.positions:
         if whole.positions not in finding.raised.views or " " in whole.positions:
             raise UnsupportedError("positions are not a tensor of the graph")
-        positions = stock.say("Cast", whole.positions, domain="", to=6)
+        positions = stock.say("Cast", whole.positions, domain="", to=NUMBERS["int32"])
     stock_embeddings(stock, whole.network.embeddings, inputs, positions, output)
 
 
@@ -123,9 +124,9 @@ def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]
     if place.dtype != "float16":
         return place, [], []
     rows, outputs = f"{name}.rows", tuple(f"{name}.{output}" for output in place.outputs)
-    before = [NewNode("Cast", "", (place.rows,), (rows,), {"to": 1}, f"{name}.to_float")]
+    before = [NewNode("Cast", "", (place.rows,), (rows,), {"to": NUMBERS["float32"]}, f"{name}.to_float")]
     after = [
-        NewNode("Cast", "", (made,), (output,), {"to": 10}, f"{made}.to_half")
+        NewNode("Cast", "", (made,), (output,), {"to": NUMBERS["float16"]}, f"{made}.to_half")
         for made, output in zip(outputs, place.outputs, strict=True)
     ]
     return replace(place, rows=rows, outputs=outputs), before, after

@@ -10,6 +10,7 @@ import numpy as np
 
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import NewNode
+from fusebert.formats.onnx.types import NUMBERS
 from fusebert.match import Cut
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
@@ -17,7 +18,7 @@ from fusebert.values.network import Embeddings
 from fusebert.values.traverse import layers
 
 MICROSOFT = "com.microsoft"
-_INT32, _INT64 = 6, 7
+_INT32, _INT64 = NUMBERS["int32"], NUMBERS["int64"]
 _NUMBERS_ARE_INPUTS = 13  # the operation set from which on
 _BLOCK = 32  # weights that share a scale in MatMulNBits
 

@@ -199,10 +199,7 @@ def _parts(network: Network) -> Table:
         if id(array) not in seen:  # a tied weight counts where it comes first
             parts.get(name.split(".")[0], parts["encoder"]).append(array)
         seen.add(id(array))
-    rows = tuple(
-        (name, _count(arrays), _bytes(arrays), _types(arrays))
-        for name, arrays in parts.items()
-    )
+    rows = tuple((name, _count(arrays), _bytes(arrays), _types(arrays)) for name, arrays in parts.items())
     return Table("weights", ("part", "parameters", "bytes", "types"), rows)
 
 

@@ -17,11 +17,11 @@ from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx.float16 import halve
 from fusebert.formats.onnx.read import GRAMMAR, external_file, looks_like, parse
+from fusebert.formats.onnx.types import NUMBERS
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.ops.graph import Array
 
 _LARGEST = (1 << 31) - (1 << 24)  # bytes of one file, which protobuf's readers take
-_ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "float16": 10, "bfloat16": 16}
 _ALIGNMENT = 4096
 
 
@@ -168,16 +168,16 @@ class _Editing:
         """Makes int64 inputs int32; whoever reads them gets a cast, so that nothing else changes."""
         for value in self._graph.input:
             kind = value.type.tensor_type
-            if value.name not in names or kind.elem_type != _ELEMENT_TYPES["int64"]:
+            if value.name not in names or kind.elem_type != NUMBERS["int64"]:
                 continue
-            kind.elem_type = _ELEMENT_TYPES["int32"]
+            kind.elem_type = NUMBERS["int32"]
             wide = f"{value.name}.int64"
             for node in self._graph.node:
                 _replace_inputs(node, value.name, wide)
             cast = type(self._graph.node[0])(op_type="Cast", name=f"{wide}.Cast")
             cast.input.append(value.name)
             cast.output.append(wide)
-            _set(cast.attribute.add(name="to"), _ELEMENT_TYPES["int64"])
+            _set(cast.attribute.add(name="to"), NUMBERS["int64"])
             self._graph.node.insert(0, cast)
 
     def declare(self, shapes: Mapping[str, tuple[int | str | None, ...]]) -> None:
@@ -187,7 +187,7 @@ class _Editing:
             if name in known:
                 continue
             kind = self._graph.value_info.add(name=name).type.tensor_type
-            kind.elem_type = _ELEMENT_TYPES["float32"]
+            kind.elem_type = NUMBERS["float32"]
             for size in shape:
                 kind.shape.dim.add(**{"dim_value" if isinstance(size, int) else "dim_param": size} if size else {})
 
@@ -216,7 +216,7 @@ class _Editing:
     def _put_numbers(self, tensor: Any, array: Array) -> None:
         tensor.ClearField("float_data")
         tensor.ClearField("raw_data")
-        tensor.data_type = _ELEMENT_TYPES[array.dtype.name]
+        tensor.data_type = NUMBERS[array.dtype.name]
         if array.nbytes:
             if not tensor.HasField("mapped"):
                 tensor.mapped = len(self._payloads)

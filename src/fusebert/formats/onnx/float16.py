@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx.types import NUMBERS
 from fusebert.ops.graph import Array
 
-_FLOAT, _UINT8, _INT32, _INT64, _BOOL, _HALF = 1, 2, 6, 7, 9, 10
+_FLOAT, _UINT8, _INT32, _INT64, _BOOL, _HALF = (
+    NUMBERS[name] for name in ("float32", "uint8", "int32", "int64", "bool", "float16")
+)
 _LARGEST = float(np.finfo(np.float16).max)
 _SMALLEST = float(np.finfo(np.float16).smallest_subnormal)
 _IN_HALVES = {

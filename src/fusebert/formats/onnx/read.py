@@ -10,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx.repair import repair
+from fusebert.formats.onnx.types import DTYPES, LISTED, NAMES, STRING
 from fusebert.formats.protobuf.wire import CUT, Skeleton, cut
 from fusebert.ops.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
@@ -43,10 +43,6 @@ GRAMMAR = {
     "Attribute": {5: "Tensor", 6: "Graph", 10: "Tensor", 11: "Graph"},
     "Tensor": {9: CUT},
 }
-_DTYPES: dict[int, Any] = {
-    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
-    10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: ml_dtypes.bfloat16,
-}  # fmt: skip
 _OLDEST_OPSET = 7
 _OWN_MAPPING = 1 << 20  # bytes of a weight that is mapped by itself, so that its memory is free once nobody needs it
 _MOST_ELEMENTS = 1 << 40
@@ -216,14 +212,14 @@ class _Reader:
             or count > _MOST_ELEMENTS
         ):
             raise self._wrong(f"{where} has an impossible shape {shape[:8]}")
-        if tensor.data_type == 8:
+        if tensor.data_type == STRING:
             return Weight(shape, "string", lambda: np.array(list(tensor.string_data), object).reshape(shape))
-        dtype = _DTYPES.get(tensor.data_type)
+        dtype = DTYPES.get(tensor.data_type)
         if dtype is None:
             raise self._wrong(f"{where} has element type {tensor.data_type}, which is not supported")
         size = count * np.dtype(dtype).itemsize
         read = self._bytes_of(tensor, where, dtype, size) or self._listed(tensor, where, dtype, count)
-        return Weight(shape, np.dtype(dtype).name, lambda: read().reshape(shape))
+        return Weight(shape, NAMES[tensor.data_type], lambda: read().reshape(shape))
 
     def _bytes_of(self, tensor: Any, where: str, dtype: Any, size: int) -> Callable[[], Array] | None:
         """The raw bytes of a tensor: cut out of the file, inside the message, or in a file beside the model."""
@@ -263,11 +259,10 @@ class _Reader:
 
     def _listed(self, tensor: Any, where: str, dtype: Any, count: int) -> Callable[[], Array]:
         """Elements in one of the typed lists; 16-bit floats are kept as whole numbers there."""
-        lists = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
-        values = getattr(tensor, lists.get(tensor.data_type, "int32_data"))
+        values = getattr(tensor, LISTED[tensor.data_type])
         if len(values) != count:
             raise self._wrong(f"{where} has {len(values)} elements, but its shape needs {count}")
-        if tensor.data_type in (10, 16):
+        if NAMES[tensor.data_type] in ("float16", "bfloat16"):
             return lambda: np.array(values, np.int64).astype(np.uint16).view(dtype)
         return lambda: np.array(values).astype(dtype)
 
@@ -283,8 +278,7 @@ def _opsets(message: Any) -> dict[str, int]:
 
 def _type(value: Any) -> TensorType:
     tensor = value.type.tensor_type
-    dtype = _DTYPES.get(tensor.elem_type)
     shape = tuple(
         (int(d.dim_value) if d.HasField("dim_value") else d.dim_param or None) for d in tensor.shape.dim
     ) if tensor.HasField("shape") else None  # fmt: skip
-    return TensorType("" if dtype is None else np.dtype(dtype).name, shape)
+    return TensorType(NAMES.get(tensor.elem_type, ""), shape)

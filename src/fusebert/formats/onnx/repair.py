@@ -7,7 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-_INT32, _INT64 = 6, 7
+from fusebert.formats.onnx.types import NUMBERS
+
+_INT32, _INT64 = NUMBERS["int32"], NUMBERS["int64"]
 _ROW = "repaired.row"  # the constant [-1]: the shape of a row of whatever there is
 _KEPT = ("Identity", "Abs", "Neg", "Floor", "Ceil", "Relu", "Slice")
 _BROADCAST = ("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max")

@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx.types import NUMBERS
 from fusebert.ops.graph import Array
-
-_TYPES = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
-    "float64": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
-}  # fmt: skip
 
 
 @cache
@@ -26,7 +22,7 @@ def _tensor() -> Any:
 
 def encode(name: str, array: Array) -> bytes:
     """A tensor with its name."""
-    kind = _TYPES.get(array.dtype.name)
+    kind = NUMBERS.get(array.dtype.name)
     if kind is None:
         raise UnsupportedError(f"{name}: ONNX has no element type {array.dtype}")
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)

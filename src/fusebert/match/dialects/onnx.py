@@ -9,14 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.formats.onnx.types import NAMES
 from fusebert.match.emitter import Emitter, Floats, Ints, Rule
 from fusebert.match.findings import Refused
 from fusebert.ops.graph import Weight
-
-DTYPES = {
-    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
-    11: "float64", 12: "uint32", 13: "uint64", 16: "bfloat16",
-}  # fmt: skip
 
 
 def _plain(word: str, e: Emitter, /, *inputs: str, **_: Any) -> str:
@@ -35,9 +31,9 @@ def _given(e: Emitter, tensor: str, attribute: Ints | None) -> str:
 
 
 def _dtype(to: Any) -> str:
-    if to not in DTYPES:
+    if to not in NAMES:
         raise Refused(f"element type {to} is not supported")
-    return DTYPES[to]
+    return NAMES[to]
 
 
 def _constant(
