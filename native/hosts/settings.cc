@@ -48,8 +48,8 @@ void set_ranges(const std::vector<float>& ranges, Blocks& blocks) {
   const float* range = ranges.data();
   for (BlockParts& block : blocks)
     for (int product = 0; product < 2; ++product, range += 2) {
-      if (!(std::isfinite(range[0]) && std::isfinite(range[1]) && range[0] < range[1]))
-        throw Invalid("ranges: every low must be finite and below its high");
+      if (!(std::isfinite(range[0]) && std::isfinite(range[1]) && range[0] <= range[1]))
+        throw Invalid("ranges: every low must be finite and not above its high");
       set_range(block, product, range[0], range[1]);
     }
 }
