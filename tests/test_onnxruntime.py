@@ -315,7 +315,7 @@ WRONG = {
     "padding": (PLAIN, {"padding": "auto"}, "padding 'auto' is unknown; use one of skip, first, compute"),
     "ranges": (PLAIN, {"precision": "int8", "ranges": [0.0, 1.0]}, "ranges hold 2 numbers; 2 layers need 16"),
     "fp32 ranges": (PLAIN, {"ranges": [0.0, 1.0]}, "ranges belong to int8 and int8-bf16, not to fp32"),
-    "upside down": (PLAIN, {"precision": "int8", "ranges": [1.0, 0.0] * 8}, "every low must be finite and below"),
+    "upside down": (PLAIN, {"precision": "int8", "ranges": [1.0, 0.0] * 8}, "every low must be finite and not above"),
     "taps": (PLAIN, {"taps": [2]}, "taps are different layers from 0 to 1"),
     "same taps": (PLAIN, {"taps": [1, 1]}, "taps are different layers|[Dd]uplicate"),
 }

@@ -358,6 +358,24 @@ def test_outputs_are_what_the_original_class_makes_of_them():
             assert list(pickle.loads(pickle.dumps(got))) == list(want)
 
 
+def test_a_torch_without_its_private_dict_version_still_sees_a_replaced_module(folders):
+    code = f"""
+import torch, torch._dynamo, transformers
+import torch._C._dynamo.guards as guards
+del guards.dict_version
+import fusebert.torch
+model = transformers.AutoModel.from_pretrained({str(folders("bert"))!r}).eval()
+with torch.no_grad():
+    model(torch.ones(1, 4, dtype=torch.long))
+wiring = model.encoder.fusebert.wiring
+assert wiring.intact()
+model.encoder.layer[0].output.dense = torch.nn.Linear(1, 1)
+assert not wiring.intact()
+"""
+    environment = {**os.environ, "USE_TF": "0", "PYTHONWARNINGS": "ignore"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
 def test_importing_is_enough(folders):
     code = f"""
 import sys, torch, transformers

@@ -1,16 +1,16 @@
 """Hugging Face checkpoint folder -> Network. Reads config.json and the weights; runs nothing that came with the model.
 
-Families differ in names and in a few rules; a Family says how. Whatever changes the mathematics and is not known here
-is refused by the name of its field."""
+Families differ in names and in a few rules; each is a table in families/. Whatever changes the mathematics and is not
+known here is refused by the name of its field."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.formats.families import FAMILIES, Family
 from fusebert.formats.files import read_json
 from fusebert.formats.tensors import Weights
 from fusebert.values.blocks import Block, Encoder, Linear, Norm
@@ -21,52 +21,6 @@ _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "relu": "relu",
 }  # fmt: skip
-
-BERT_LAYER = {
-    "attention.query": "attention.self.query", "attention.key": "attention.self.key",
-    "attention.value": "attention.self.value", "attention.out": "attention.output.dense",
-    "attention.after": "attention.output.LayerNorm", "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense", "feed_forward.after": "output.LayerNorm",
-}  # fmt: skip
-_BERT_FIELDS = {
-    "hidden": "hidden_size", "layers": "num_hidden_layers", "heads": "num_attention_heads",
-    "inner": "intermediate_size", "activation": "hidden_act",
-}  # fmt: skip
-DISTILBERT_LAYER = {
-    "attention.query": "attention.q_lin", "attention.key": "attention.k_lin", "attention.value": "attention.v_lin",
-    "attention.out": "attention.out_lin", "attention.after": "sa_layer_norm",
-    "feed_forward.up": "ffn.lin1", "feed_forward.down": "ffn.lin2", "feed_forward.after": "output_layer_norm",
-}  # fmt: skip
-_DISTILBERT_FIELDS = {
-    "hidden": "dim", "layers": "n_layers", "heads": "n_heads", "inner": "hidden_dim", "activation": "activation",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Family:
-    """How one model_type names things. `fields` maps our word to its field in config.json."""
-
-    prefix: str
-    layers: str = "encoder.layer"
-    layer: Mapping[str, str] = field(default_factory=lambda: BERT_LAYER)
-    fields: Mapping[str, str] = field(default_factory=lambda: _BERT_FIELDS)
-    counts_from_padding: bool = False  # positions, see Embeddings
-    kinds: bool = True  # token types
-    narrow_words: bool = False  # the word table may be narrower than the encoder
-    epsilon: float | None = None  # fixed, whatever config.json says
-
-
-_ROBERTA = Family("roberta.", counts_from_padding=True)
-_FAMILIES = {
-    "bert": Family("bert."),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "electra": Family("electra.", narrow_words=True),
-    "distilbert": Family(
-        "distilbert.", "transformer.layer", DISTILBERT_LAYER, _DISTILBERT_FIELDS, kinds=False, epsilon=1e-12
-    ),
-}
 
 # The end of an architecture's name -> the head it carries.
 _ARCHITECTURES = {
@@ -111,11 +65,11 @@ class _Config:
 
     def family(self) -> Family:
         name = self.values.get("model_type")
-        if not isinstance(name, str) or name not in _FAMILIES:
+        if not isinstance(name, str) or name not in FAMILIES:
             raise UnsupportedError(
-                f"{self.path}: model_type {name!r} is not supported; these are: {', '.join(_FAMILIES)}"
+                f"{self.path}: model_type {name!r} is not supported; these are: {', '.join(FAMILIES)}"
             )
-        return _FAMILIES[name]
+        return FAMILIES[name]
 
     def refuse_other_mathematics(self) -> None:
         expected = {
@@ -218,10 +172,11 @@ def _embeddings(config: _Config, family: Family, weights: Weights, sizes: _Sizes
         padding = config.values.get("pad_token_id", 1)
         if not isinstance(padding, int) or isinstance(padding, bool) or not 0 <= padding < sizes.vocabulary:
             raise FusebertError(f"{config.path}: pad_token_id is {padding!r}, but must be a token id")
+    types = "embeddings.token_type_embeddings.weight"
     embeddings = Embeddings(
         word=word,
         position=weights.get("embeddings.position_embeddings.weight", shape=(None, width)),
-        kind=weights.get("embeddings.token_type_embeddings.weight", shape=(None, width)) if family.kinds else None,
+        kind=weights.get(types, shape=(None, width)) if family.token_types else None,
         norm=weights.norm("embeddings.LayerNorm", width, config.epsilon()),
         project=weights.linear("embeddings_project", sizes.hidden, width) if width != sizes.hidden else None,
         padding_id=padding,
@@ -255,17 +210,10 @@ def _bare(_: _Config, weights: Weights, sizes: _Sizes) -> Head:
 
 
 def _sequence(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
-    labels = len(config.labels())
-    if weights.find("classifier.out_proj.weight"):  # RoBERTa and ELECTRA
-        activation = "gelu_erf" if config.values["model_type"] == "electra" else "tanh"
-        first, last = "classifier.dense", "classifier.out_proj"
-    elif weights.find("pre_classifier.weight"):  # DistilBERT
-        first, last, activation = "pre_classifier", "classifier", "relu"
-    else:
-        first, last, activation = "pooler.dense", "classifier", "tanh"
+    first, last, activation = config.family().classifier
     steps = (
         Dense(weights.linear(first, sizes.hidden, sizes.hidden), activation),
-        Dense(weights.linear(last, labels, sizes.hidden)),
+        Dense(weights.linear(last, len(config.labels()), sizes.hidden)),
     )
     return Head("sequence", steps)
 
@@ -278,30 +226,11 @@ def _question(_: _Config, weights: Weights, sizes: _Sizes) -> Head:
     return Head("question", (Dense(weights.linear("qa_outputs", 2, sizes.hidden)),))
 
 
-# Transform, norm, decoder, bias.
-_MASKED_NAMES = {
-    "bert": (
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        "cls.predictions.bias",
-    ),
-    "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
-    "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-    "electra": (
-        "generator_predictions.dense",
-        "generator_predictions.LayerNorm",
-        "generator_lm_head",
-        "generator_lm_head.bias",
-    ),
-}
-
-
 def _masked(config: _Config, weights: Weights, sizes: _Sizes) -> Head:
     """Transform, then the product with the word table (tied unless a decoder is stored), plus a bias per word."""
-    model_type = config.values["model_type"]
-    transform, norm, decoder, bias = _MASKED_NAMES.get(model_type, _MASKED_NAMES["roberta"])
-    activation = sizes.activation if model_type in ("bert", "distilbert") else "gelu_erf"
+    family = config.family()
+    transform, norm, decoder, bias = family.decoder
+    activation = family.decoder_activation or sizes.activation
     width = weights.get("embeddings.word_embeddings.weight", shape=(sizes.vocabulary, None)).shape[1]
     first = Dense(
         weights.linear(transform, width, sizes.hidden), activation, weights.norm(norm, width, config.epsilon())

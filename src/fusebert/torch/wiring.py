@@ -9,26 +9,34 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._dynamo.guards import dict_version
 from torch.utils.hooks import RemovableHandle
 
 from fusebert.errors import UnsupportedError
-from fusebert.formats.huggingface import BERT_LAYER, DISTILBERT_LAYER
+from fusebert.formats.families import bert, distilbert
 from fusebert.values.traverse import POST_NORM_PARTS
 
 # Module and class of every encoder that is known -> the names in its layers.
 ENCODERS = {
-    ("bert", "BertEncoder"): BERT_LAYER,
-    ("roberta", "RobertaEncoder"): BERT_LAYER,
-    ("xlm_roberta", "XLMRobertaEncoder"): BERT_LAYER,
-    ("camembert", "CamembertEncoder"): BERT_LAYER,
-    ("electra", "ElectraEncoder"): BERT_LAYER,
-    ("distilbert", "Transformer"): DISTILBERT_LAYER,
+    ("bert", "BertEncoder"): bert.LAYER,
+    ("roberta", "RobertaEncoder"): bert.LAYER,
+    ("xlm_roberta", "XLMRobertaEncoder"): bert.LAYER,
+    ("camembert", "CamembertEncoder"): bert.LAYER,
+    ("electra", "ElectraEncoder"): bert.LAYER,
+    ("distilbert", "Transformer"): distilbert.LAYER,
 }
 _ACTIVATIONS = {
     "GELUActivation": "gelu_erf", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "PytorchGELUTanh": "gelu_tanh", "GELUTanh": "gelu_tanh", "QuickGELUActivation": "gelu_quick", "ReLU": "relu",
 }  # fmt: skip
+try:
+    from torch._C._dynamo.guards import dict_version
+except ImportError:  # it is private to torch
+
+    def dict_version(d: dict[Any, Any]) -> int:
+        """What changes when an entry of a dictionary is replaced, added or removed."""
+        return hash(tuple((name, id(value)) for name, value in d.items()))
+
+
 _OWN_MODULES = ("transformers.models.", "transformers.activations", "torch.nn.modules.")
 
 

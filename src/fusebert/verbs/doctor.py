@@ -14,11 +14,11 @@ from fusebert.report import Report, Table
 
 # Import name -> (distributions, what it is for).
 FRAMEWORKS = {
-    "torch": (("torch",), "reads pytorch_model.bin checkpoints"),
-    "transformers": (("transformers",), "the reference that the tests compare with"),
-    "tensorflow": (("tensorflow", "tensorflow-cpu"), "the reference for the TensorFlow readers' tests"),
+    "torch": (("torch",), "runs fused models: fusebert.torch; reads pytorch_model.bin"),
+    "transformers": (("transformers",), "the models that fusebert.torch optimises"),
+    "tensorflow": (("tensorflow", "tensorflow-cpu"), "runs fused models: fusebert.tensorflow"),
     "onnxruntime": (("onnxruntime",), "runs fused models: fusebert.onnxruntime.session"),
-    "onnx": (("onnx",), "the reference for the ONNX reader's tests"),
+    "onnx": (("onnx",), "checks the ONNX files that optimize writes"),
 }
 
 
@@ -40,7 +40,7 @@ def doctor() -> Report:
     }
     notes: tuple[str, ...] = ()
     if "avx512-bf16" not in isas():
-        notes = ("This machine multiplies bf16 as fp32: bf16 halves the weights' memory here, but is not faster.",)
+        notes = ("No bf16 instructions: bf16 weights are held as floats, neither smaller nor faster than fp32 here.",)
     return Report(
         "fusebert doctor", facts, (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),), notes
     )
