@@ -69,7 +69,7 @@ def test_run_answers_for_every_head(run, folders):
 
 
 def test_mistakes_are_one_sentence_with_exit_code_2(run, folders, tmp_path):
-    assert "is no model" in run("run", tmp_path / "nothing", "text", code=2)
+    assert "is not a supported model" in run("run", tmp_path / "nothing", "text", code=2)
     assert json.loads(run("inspect", tmp_path, "--json", code=2))["error"]
     assert "even number" in run("run", folders["none"], "--pair", "one", code=2)
     assert "fp32, bf16" in run("optimize", folders["none"], "-o", tmp_path / "x", "--precision", "fp8", code=2)

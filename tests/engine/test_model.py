@@ -229,5 +229,5 @@ def test_models_say_what_they_use(folders):
             fusebert.load(folders["none"], threads=threads)
     with pytest.raises(FusebertError, match="fp32, bf16, int8, int8-bf16"):
         fusebert.load(folders["none"], "fp8")
-    with pytest.raises(FusebertError, match="is no model"):
+    with pytest.raises(FusebertError, match="is not a supported model"):
         fusebert.load(folders["none"] / "nothing")

@@ -13,8 +13,8 @@ from fusebert.errors import DifferentError, FusebertError
 from fusebert.report import Report
 
 app = typer.Typer(
-    name="fusebert", help="BERT-family inference on CPUs: optimise a model, prove it, run it.", no_args_is_help=True,
-    add_completion=False, pretty_exceptions_enable=False,
+    name="fusebert", help="BERT-family inference on CPUs: optimise a model, check its answers, run it.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
@@ -25,7 +25,7 @@ ModelPath = Annotated[
     Path, typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.")
 ]
 HeadOption = Annotated[
-    str | None, typer.Option(help='Head instead of the one config.json names: "none" leaves it away.')
+    str | None, typer.Option(help='Head instead of the one config.json names: "none" drops the head.')
 ]
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Folder with tokenizer.json or vocab.txt; default: the model's, or beside it.")

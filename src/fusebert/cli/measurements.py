@@ -173,10 +173,14 @@ def accuracy(
         str | None, typer.Option(help="mrpc, sst2, stsb, or a file of your own: text, perhaps text2, label.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The task's file.")] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="So many, from all over the file; default: all.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Number of examples, spread evenly over the file; default: all.")
+    ] = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(help="By fusebert: fp32, bf16, int8, int8-bf16, several as fp32,int8; default: all of one model."),
+        typer.Option(
+            help="By fusebert: fp32, bf16, int8, int8-bf16, several as fp32,int8; default: all four for a single model."
+        ),
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Texts in a batch.")] = 32,
     max_length: Annotated[int | None, typer.Option(min=2, help="Tokens that texts are cut to.")] = None,

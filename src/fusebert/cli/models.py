@@ -29,15 +29,15 @@ def optimize(
     padding: Annotated[
         str, typer.Option(help="Hidden positions in a fused operator: auto, skip, first or compute.")
     ] = "auto",
-    num_heads: Annotated[int | None, typer.Option(help="Heads the encoder must have, to be sure.")] = None,
-    hidden_size: Annotated[int | None, typer.Option(help="Width the encoder must have, to be sure.")] = None,
+    num_heads: Annotated[int | None, typer.Option(help="Fail unless the encoder has this many heads.")] = None,
+    hidden_size: Annotated[int | None, typer.Option(help="Fail unless the encoder is this wide.")] = None,
     gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
     input_int32: Annotated[bool, typer.Option("--input-int32", help="ONNX: int64 ids and masks become int32.")] = False,
     float16: Annotated[
         bool, typer.Option("--float16", help="ONNX: weights and graph in halves; inputs and outputs keep their types.")
     ] = False,
     sequence_length: Annotated[
-        int | None, typer.Option(min=1, help="ONNX: settle the length of the inputs; default: any.")
+        int | None, typer.Option(min=1, help="ONNX: fix the input length; default: any.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more of what was found and replaced.")] = False,
     model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
@@ -48,7 +48,7 @@ def optimize(
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
-    """Optimise a model, and prove that its answers stayed the same."""
+    """Optimise a model, and check that its answers stay within tolerance."""
     from fusebert.verbs.optimize import optimize as work
 
     if model_type not in (None, "bert", "bert_tf", "bert_keras"):
@@ -93,7 +93,7 @@ def inspect(
         typer.Argument(help="A checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph."),
     ],
     nodes: Annotated[
-        bool, typer.Option("--nodes", help="Also show the graph in large words, and every rule that was applied.")
+        bool, typer.Option("--nodes", help="Also show the simplified graph, and every rule that applied or refused.")
     ] = False,
     everywhere: Annotated[
         bool, typer.Option("--everywhere", help="Also look into functions that no signature reaches: training copies.")

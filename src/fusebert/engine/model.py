@@ -57,8 +57,8 @@ def load(
     except FusebertError as error:
         raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
     raise FusebertError(
-        f"{folder} is no model: load takes a folder with config.json (a Hugging Face checkpoint), fusebert.json (an "
-        "artifact) or saved_model.pb, an ONNX file, or a frozen TensorFlow graph"
+        f"{folder} was not found, or is not a supported model. Supported: a folder with config.json (a Hugging Face "
+        "checkpoint), fusebert.json (an artifact) or saved_model.pb, an ONNX file, or a frozen TensorFlow graph"
     )
 
 
@@ -103,7 +103,7 @@ def _load_artifact(
     folder: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
 ) -> Model:
     if head is not None or ranges is not None:
-        raise FusebertError(f"{folder} is an artifact, whose head and ranges are settled; load its checkpoint instead")
+        raise FusebertError(f"{folder} is an artifact, whose head and ranges are fixed; load its checkpoint instead")
     network, plan, max_length = artifact.read(folder)
     if precision not in (None, plan.precision):
         raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")

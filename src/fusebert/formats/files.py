@@ -23,7 +23,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
     try:
         if path.stat().st_size > _LARGEST_JSON:
-            raise FusebertError(f"{path}: larger than {_LARGEST_JSON >> 20} MB, which no such file is")
+            raise FusebertError(f"{path} is larger than {_LARGEST_JSON >> 20} MB, the limit for such a file")
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise FusebertError(f"{path} does not exist") from None

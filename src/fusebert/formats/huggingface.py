@@ -38,7 +38,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def read(path: Path, head: str | None = None) -> Network:
-    """The Network in a checkpoint folder; `head` overrides the one that config.json names ("none" leaves it away)."""
+    """The Network in a checkpoint folder; `head` overrides the one that config.json names ("none" drops it)."""
     config = _Config(path / "config.json", read_json(path / "config.json"))
     family = config.family()
     config.refuse_other_mathematics()

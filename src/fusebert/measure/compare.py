@@ -1,7 +1,7 @@
 """Compare: two models on the same made-up inputs. Paths or Models in, differences and a verdict out: how far apart are
 their answers, and is that within tolerance?
 
-Answers at positions that the mask hides are judged apart and decide nothing: nobody should read them."""
+Answers at positions that the mask hides are judged apart and do not count: readers ignore them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OWN = (
     "TensorFlow's own optimisations change its answers by up to {}; the other model differs from the unoptimised graph "
     "by up to {}."
 )
-_ALLOWED = "Hidden positions differ, which is allowed: nobody should read them."
+_ALLOWED = "Padding positions differ; they are ignored."
 
 
 class Comparison(list[Difference]):

@@ -59,9 +59,7 @@ def find_task(task: str | Path | None, data: str | Path | None) -> Task:
     """The task that a user names: one of NAMES with its file, or a file alone."""
     if task is not None and str(task) not in NAMES:
         if data is not None and Path(data) != Path(task):
-            raise FusebertError(
-                f"task {str(task)!r} is none of {', '.join(NAMES)}; if it is a file, give no other data"
-            )
+            raise FusebertError(f"unknown task {str(task)!r}; use {', '.join(NAMES)} or a file (then omit the data)")
         return read_task(Path(task))
     if data is None:
         raise FusebertError(f"the file with the texts of {task} is missing; give --data FILE")

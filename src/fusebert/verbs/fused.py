@@ -31,7 +31,7 @@ from fusebert.source import read
 TARGETS = {"onnxruntime": "onnxruntime", "stock-onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}  # who runs it
 _REWRITERS = {"onnxruntime": rewrite_onnx, "stock-onnxruntime": rewrite_stock, "tensorflow": rewrite_tensorflow}
 BEYOND_RANGES = (
-    "Fixed ranges hold for texts like those they were observed on, not for random ids. Leave them away (a range per "
+    "Fixed ranges hold for texts like those they were observed on, not for random ids. Omit them (a range per "
     "token is more exact), or write without comparing (--no-verify) and judge with fusebert accuracy."
 )
 

@@ -24,7 +24,7 @@ from fusebert.values.traverse import layers
 
 
 def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
-    """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the graph in large words
+    """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the simplified graph
     and every rule that was applied, `everywhere` the encoders in functions that no signature reaches."""
     folder = Path(path)
     if is_graph(folder):

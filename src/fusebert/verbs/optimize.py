@@ -43,7 +43,7 @@ def optimize(
     length: int | None = None,
     verbose: bool = False,
 ) -> Report:
-    """Optimises a model, and proves that it answers as before.
+    """Optimises a model, and checks that its answers stay within tolerance.
 
     target: "standalone" makes an artifact for fusebert itself; "onnxruntime" and "tensorflow" write the model for that
     framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. By
@@ -83,7 +83,7 @@ def _check_expected(path: Path, expected: Mapping[str, int | None]) -> None:
     for found in find(read(path)).encoders:
         for name, size in expected.items():
             if size and size != (have := getattr(found, name)):
-                raise FusebertError(f"{path}: the encoder has {name} {have}, not {size}; leave that option away")
+                raise FusebertError(f"{path}: the encoder has {name} {have}, not {size}; omit that option")
 
 
 def default_target(path: Path, out: Path) -> str:

@@ -58,8 +58,8 @@ def open_runner(
         if tensorflow_files.looks_like(data):
             return _tensorflow(path, threads, told, stand_in)
     raise FusebertError(
-        f"{path} is no model: there is no ONNX file, no frozen TensorFlow graph, and no folder with saved_model.pb, "
-        "config.json (a Hugging Face checkpoint) or fusebert.json (an artifact)"
+        f"{path} was not found, or is not a supported model. Supported: an ONNX file, a frozen TensorFlow graph, or a "
+        "folder with saved_model.pb, config.json (a Hugging Face checkpoint) or fusebert.json (an artifact)"
     )
 
 

@@ -47,7 +47,7 @@ class Runner(Protocol):
         ...
 
     def run(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
-        """Runs a batch; inputs that it does not have are left away."""
+        """Runs a batch; inputs that it does not have are dropped."""
         try:
             return self.answer(self.prepare(ids, mask, types))
         except FusebertError as error:
