@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import stock
+from checkpoints import make_checkpoint
 from memory import growth, resident
 
 import fusebert
@@ -231,3 +232,22 @@ def test_models_say_what_they_use(folders):
         fusebert.load(folders["none"], "fp8")
     with pytest.raises(FusebertError, match="is not a supported model"):
         fusebert.load(folders["none"] / "nothing")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra"])
+def test_ragged_rows_are_those_of_a_padded_batch(tmp_path, family):
+    model = fusebert.load(make_checkpoint(tmp_path / family, family), threads=1)
+    lengths = [3, 0, 5, 1]
+    ids = np.random.default_rng(0).integers(2, 9, (4, 5))
+    mask = np.arange(5) < np.array(lengths)[:, None]
+    want = model.run(ids, mask.astype(np.int64))["last_hidden_state"][mask]
+    offsets = np.cumsum([0, *lengths])
+    assert np.array_equal(model.rows(ids[mask], offsets), want)
+    assert model.rows([], [0]).shape == (0, model.network.encoder.hidden_size)
+    for broken in ([0, 3], [1, 9], [0, 5, 3, 9], []):
+        with pytest.raises(FusebertError, match="offsets"):
+            model.rows(ids[mask], broken)
+    with pytest.raises(FusebertError, match="token_type_ids"):
+        model.rows(ids[mask], offsets, [0])
+    with pytest.raises(FusebertError, match="positions for"):
+        model.rows(np.ones(999, int), [0, 999])

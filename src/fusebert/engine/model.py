@@ -20,9 +20,9 @@ from fusebert.match import assemble, find
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
 from fusebert.source import is_graph, read
-from fusebert.values.batch import Batch
+from fusebert.values.batch import Batch, as_array
 from fusebert.values.blocks import Attention
-from fusebert.values.network import Head, Network, check_ids, positions
+from fusebert.values.network import Head, Network, check_ids, positions, ragged_positions
 from fusebert.values.plan import PRODUCTS, Plan, make_plan
 from fusebert.values.traverse import layers
 
@@ -162,6 +162,26 @@ class Model:
         if output_hidden_states:
             outputs["hidden_states"] = tuple(batch.spread(state, drop) for state in states)
         return outputs
+
+    def rows(self, input_ids: Any, offsets: Any, token_type_ids: Any = None) -> Array:
+        """The encoder's output for ragged sequences, `[tokens, hidden]`: nothing is padded and nothing computed twice.
+
+        Sequence i is `input_ids[offsets[i] : offsets[i + 1]]`; offsets begin with 0 and end with the number of tokens.
+        Its rows are the bits that any other batch gives."""
+        ids = _flat("input_ids", input_ids)
+        ends = _flat("offsets", offsets)
+        if not len(ends) or ends[0] != 0 or ends[-1] != len(ids) or (np.diff(ends) < 0).any():
+            raise FusebertError(f"offsets: they must rise from 0 to {len(ids)}, the number of input_ids")
+        longest = int(np.diff(ends).max(initial=0))
+        if longest > self.network.embeddings.longest:
+            raise FusebertError(
+                f"input_ids: {longest} tokens, but the model has positions for {self.network.embeddings.longest}"
+            )
+        types = None if token_type_ids is None else _flat("token_type_ids", token_type_ids)
+        if types is not None and len(types) != len(ids):
+            raise FusebertError(f"token_type_ids: {len(types)} numbers for {len(ids)} input_ids")
+        batch = Batch.ragged([int(n) for n in np.diff(ends)])
+        return self._engine.encoder.run(self._embed(ids, ends, types), batch)[0]
 
     def encode(
         self,
@@ -335,15 +355,20 @@ class Model:
             raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
         return self._tokenizer(texts)
 
+    def _embed(self, ids: Array, offsets: Array, token_types: Array | None) -> Array:
+        """The embeddings of ragged sequences."""
+        embeddings = self.network.embeddings
+        if embeddings.kind is None or token_types is None:
+            token_types = None if embeddings.kind is None else np.zeros(len(ids), np.int64)
+        elif len(embeddings.kind) == 1:
+            token_types = np.zeros(len(ids), np.int64)  # RoBERTa has one type, whatever the tokenizer says
+        return self._engine.embed(ids, ragged_positions(embeddings, ids, offsets), token_types)
+
     def _embed_tokens(self, tokens: list[Tokens]) -> tuple[Array, Batch]:
         batch = Batch.ragged([len(t.ids) for t in tokens])
-        embeddings = self.network.embeddings
-        flat = np.array([i for t in tokens for i in t.ids], np.int64)
-        places = [positions(embeddings, np.array([t.ids], np.int64))[0] for t in tokens]
-        kinds = None if embeddings.kind is None else np.array([k for t in tokens for k in t.kinds], np.int64)
-        if kinds is not None and embeddings.kind is not None and len(embeddings.kind) == 1:
-            kinds[:] = 0  # RoBERTa has one type, whatever the tokenizer says
-        return self._engine.embed(flat, np.concatenate([np.empty(0, np.int64), *places]), kinds), batch
+        ids = np.array([i for t in tokens for i in t.ids], np.int64)
+        kinds = np.array([k for t in tokens for k in t.kinds], np.int64)
+        return self._embed(ids, batch.offsets, kinds), batch
 
     def _each_batch(
         self,
@@ -373,6 +398,13 @@ def _groups(tokens: list[Tokens], batch_tokens: int) -> list[list[int]]:
         groups[-1].append(number)
         filled += len(tokens[number].ids)
     return groups
+
+
+def _flat(name: str, values: Any) -> Array:
+    array = as_array(name, values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise FusebertError(f"{name}: a one-dimensional array of integers is expected, not {array.dtype} {array.shape}")
+    return array.astype(np.int64)
 
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:

@@ -107,6 +107,18 @@ def positions(embeddings: Embeddings, input_ids: Array) -> Array:
     return counted
 
 
+def ragged_positions(embeddings: Embeddings, ids: Array, offsets: Array) -> Array:
+    """The position of every token of sequences that stand one after the other."""
+    lengths = np.diff(offsets)
+    if embeddings.padding_id is None:
+        places: Array = np.arange(len(ids), dtype=np.int64) - np.repeat(offsets[:-1], lengths)
+    else:
+        real = ids != embeddings.padding_id
+        counted = np.concatenate([[0], np.cumsum(real, dtype=np.int64)])
+        places = (counted[1:] - np.repeat(counted[offsets[:-1]], lengths)) * real + embeddings.padding_id
+    return places
+
+
 def check_ids(name: str, values: Any, shape: tuple[int, ...] | None = None) -> Array:
     """Token ids or types as int64 `[sequences, length]`."""
     array = as_array(name, values)
