@@ -9,8 +9,8 @@ from itertools import count
 
 import numpy as np
 
+from fusebert.formats.onnx.types import NUMBERS as _NUMBERS
 from fusebert.match import translate
-from fusebert.match.dialects.onnx import DTYPES
 from fusebert.ops.graph import Graph, Node, Weight
 from fusebert.ops.vocabulary import evaluate
 
@@ -20,7 +20,6 @@ Rewrite = Callable[[Graph, Values, np.random.Generator], Graph]
 _COMMUTE = {"Add", "AddV2", "Mul", "And", "Or", "Equal", "Max", "Min", "Maximum", "Minimum", "LogicalAnd", "Sum"}
 _QUIET = {"onnx": ("Identity", "Dropout"), "tensorflow": ("Identity", "StopGradient", "Snapshot")}
 _COUNT = count()
-_NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 def values_of(graph: Graph, feeds: Values) -> Values:

@@ -250,8 +250,8 @@ def test_a_range_of_no_width_is_found_per_token(tmp_path):
     ranges = RANGES.copy()
     ranges[1, 2] = 3
     write_factors(tmp_path / "factors", ranges)
-    plan = make_plan("int8", 3, read_factors(tmp_path / "factors", 3))
-    assert plan.layers[1].ffn_in == make_plan("int8", 3).layers[1].ffn_in
-    assert plan.layers[0].ffn_in.low < plan.layers[0].ffn_in.high
+    plan = make_plan("int8", 6, read_factors(tmp_path / "factors", 3))
+    assert plan.blocks[3].first == make_plan("int8", 6).blocks[3].first
+    assert plan.blocks[1].first.static
     with pytest.raises(FusebertError, match="not above its high"):
-        make_plan("int8", 3, -ranges)
+        make_plan("int8", 6, -ranges)

@@ -12,6 +12,7 @@ from fusebert.match import TRANSPOSE, Finding, FoundEncoder
 from fusebert.ops.graph import Graph
 from fusebert.values.traverse import POST_NORM_PARTS, is_norm
 
+_SAME_SCALE = 1e-6  # of the usual one, relative
 _SAME = ("heads", "activation", "scale")  # in all layers of a node
 
 
@@ -38,14 +39,19 @@ def encoder_attributes(found: FoundEncoder, layers: range) -> dict[str, Any]:
             raise UnsupportedError(
                 f"layers differ in heads, sizes, activation, scale or epsilon: {found.layers[number].output}"
             )
-    return {
+    attributes: dict[str, Any] = {
         "HiddenSize": found.hidden,
         "NumAttentionHeads": int(first["heads"]),
         "IntermediateSize": inner,
         "HiddenAct": str(first["activation"]),
         "LayerNormEpsilon": float(first["feed_forward.after.epsilon"]),
-        "AttentionScale": float(first["scale"]),
     }
+    scale, heads = float(first["scale"]), attributes["NumAttentionHeads"]
+    if (
+        abs(scale * (found.hidden / heads) ** 0.5 - 1) > _SAME_SCALE
+    ):  # else it is what the op does without the attribute
+        attributes["AttentionScale"] = scale
+    return attributes
 
 
 def _inner(found: FoundEncoder, number: int) -> int:

@@ -117,7 +117,7 @@ def _fuse(root: nn.Module, name: str, encoder: nn.Module, wanted: dict[str, Any]
     config = getattr(encoder, "config", None) or getattr(base, "config", None)
     wiring = wire(encoder)
     settings = chosen(config, **wanted)
-    make_plan(settings.precision, len(wiring.heads), settings.ranges or None)  # refuses ranges that do not fit
+    make_plan(settings.precision, 2 * len(wiring.heads), settings.ranges or None)  # refuses ranges that do not fit
     state = State(settings, hidden_rows(settings.padding, above), config, base)
     state.wiring = wiring
     if not isinstance(encoder, Fused):

@@ -111,7 +111,10 @@ class TensorFlowFile:
             file.writelines(pieces)
 
     def replaces(self, out: Path) -> Kind:
-        """Tells of what is at `out` whether it is what would be written there."""
+        """Tells of what is at `out` whether it is what would be written there; the model itself is, and is not parsed
+        again."""
+        if out.resolve() in (self.file.resolve(), self.folder and self.folder.resolve()):
+            return lambda _: True
         return partial(is_model, folder=self.is_folder(out))
 
     def is_folder(self, out: Path) -> bool:
