@@ -1,5 +1,7 @@
 """The mathematics of a layer: its NumPy meaning, the graph it records, and the native core agree."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from encoders import random_encoder
@@ -8,7 +10,7 @@ from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
 from fusebert.ops.vocabulary import Record, evaluate
 from fusebert.values.batch import Batch
-from fusebert.values.blocks import Encoder
+from fusebert.values.blocks import Encoder, Norm
 from fusebert.values.forms import block, reference
 from fusebert.values.plan import make_plan
 
@@ -75,3 +77,24 @@ def test_ranges_and_plans_are_checked():
         make_plan("int8", 4, np.zeros(8))
     assert make_plan("int8", 2, [[-1, 1]] * 4).static
     assert not make_plan("int8", 1).static
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+def test_norms_anywhere_shared_blocks_and_a_final_norm(kind, isa):
+    """Pre-norm, a norm of the branch, blocks that run twice: no family needs a flag."""
+    post_norm = random_encoder(key_size=8, value_size=8)
+
+    def norm(i: int) -> Norm:
+        gain, bias = np.random.default_rng(i).normal(1, 0.2, (2, post_norm.hidden_size)).astype(np.float32)
+        return Norm(gain, None if kind == "rms" else bias, 1e-5, kind)
+
+    attention, inner = post_norm.blocks[:2]
+    blocks = (
+        replace(attention, before=norm(0), after=None),
+        replace(inner, before=norm(1), branch=norm(2), after=None),
+        *post_norm.blocks[2:],
+    )
+    encoder = Encoder(post_norm.hidden_size, blocks, (0, 1, 2, 1, 0, 3), norm(3))
+    x = np.random.default_rng(1).normal(size=(2, 11, encoder.hidden_size)).astype(np.float32)
+    want = reference(encoder, x.astype(np.float64))
+    assert np.abs(native(encoder, x, Batch.ragged([11, 11])) - want).max() < 2e-5 * np.abs(want).max()
