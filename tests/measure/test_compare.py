@@ -154,7 +154,7 @@ def test_hidden_positions_are_judged_apart(tmp_path):
     assert table["y", "hidden"]["worst"] > 0
     assert table["y", "hidden"]["failed"] == 3
     assert ("first", "hidden") not in table
-    assert "Hidden positions differ" in found.notes[-1]
+    assert "Padding positions differ" in found.notes[-1]
 
 
 def test_outputs_are_matched_by_name_else_by_shape_and_content(tmp_path):
@@ -384,7 +384,7 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     told = ("--input-ids", "ids", "--input-mask", "mask")
     assert "same answers" in run(one, one, *size, *told)
     assert "no input" in run(one, one, *size, "--segment-ids", "nobody", code=2)
-    assert "is no model" in run(one, tmp_path / "nothing", code=2)
+    assert "is not a supported model" in run(one, tmp_path / "nothing", code=2)
     assert json.loads(run(one, tmp_path / "nothing", "--json", code=2))["error"]
     assert "No such option" in run(one, one, "--use_gpu", code=2)
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
