@@ -203,6 +203,15 @@ def test_int8_weights_input_scales_and_static_ranges(tmp_path, precision):
     assert not np.array_equal(static, expected(encoder, rows, mask, precision)[0])
 
 
+def test_norms_without_gain_and_bias(tmp_path):
+    encoder = map_parts(
+        random_encoder(), lambda _, part: replace(part, gain=None, bias=None) if isinstance(part, Norm) else part
+    )
+    path = save(tmp_path / "m.onnx", weights(encoder), attributes(encoder))
+    rows = noise(2, 5, encoder.hidden_size)
+    assert np.array_equal(run(path, rows)[0], expected(encoder, rows, None)[0])
+
+
 def test_one_value_for_all_layers_and_defaults(tmp_path):
     encoder = random_encoder(key_size=4)
     blocks = [replace(block, after=replace(block.after, epsilon=1e-12)) for block in encoder.blocks]
