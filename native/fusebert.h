@@ -28,7 +28,7 @@ typedef struct fb_error {
 #define FB_TYPE_LIST(each) each(F32, f32, 0) each(BF16, bf16, 1) each(F16, f16, 2) each(S8, s8, 3)
 #define FB_ACTIVATION_LIST(each)                                                        \
   each(IDENTITY, identity, 0) each(GELU_ERF, gelu_erf, 1) each(GELU_TANH, gelu_tanh, 2) \
-      each(GELU_QUICK, gelu_quick, 3) each(RELU, relu, 4) each(TANH, tanh, 5)
+      each(GELU_QUICK, gelu_quick, 3) each(RELU, relu, 4) each(TANH, tanh, 5) each(SILU, silu, 6)
 #define FB_NORM_LIST(each) each(LAYER_NORM, layer, 0) each(RMS_NORM, rms, 1)
 #define FB_ENUMERATOR(NAME, name, number) FB_##NAME = number,
 /* Element types of weights; f32, bf16 and s8 are also the precisions of a product. */

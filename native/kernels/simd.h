@@ -135,6 +135,7 @@ FB_INLINE vf gelu_erf(vf x) {
   return above * (inside * p / q + 0.5f);
 }
 FB_INLINE vf gelu_tanh(vf x) { return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x)); }
+FB_INLINE vf silu(vf x) { return x * sigmoid(x); }
 FB_INLINE vf gelu_quick(vf x) { return x * sigmoid(1.702f * x); }
 
 }  // namespace fusebert::FB_ISA

@@ -187,6 +187,7 @@ double activated(int32_t activation, double x) {
     case FB_GELU_ERF: return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
     case FB_GELU_TANH: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case FB_GELU_QUICK: return x / (1 + std::exp(-1.702 * x));
+    case FB_SILU: return x / (1 + std::exp(-x));
     case FB_RELU: return x > 0 ? x : 0;
     case FB_TANH: return std::tanh(x);
     default: return x;

@@ -26,6 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu_quick": lambda x: x / (1 + np.exp(-1.702 * x)),
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
 }
 
 

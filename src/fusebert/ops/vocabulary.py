@@ -38,6 +38,38 @@ class Numpy:
         y: Array = query @ np.swapaxes(key, -1, -2) * scale
         return y
 
+    def repeat_heads(self, x: Array, times: int) -> Array:
+        """Every head of `[..., heads, tokens, size]` so many times in a row: groups of queries share keys."""
+        return np.repeat(x, times, -3)
+
+    def rotate(self, x: Array, frequencies: Array, positions: Array | None = None) -> Array:
+        """Rotary positions of `[..., heads, tokens, size]`: number k of a head's first half and number k of its second
+        turn by the token's position times frequency k, an angle in float32 as frameworks have it."""
+        places = np.arange(x.shape[-2]) if positions is None else positions
+        angles = (places[..., None].astype(np.float32) * np.float32(frequencies)).astype(x.dtype)[..., None, :, :]
+        (first, second), cos, sin = np.split(x, 2, -1), np.cos(angles), np.sin(angles)
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+
+    def distance_bias(self, table: Array, scores: Array, positions: Array | None = None) -> Array:
+        """What a table `[heads, 2 * reach + 1]` holds for every score's key minus query position, clamped to reach."""
+        reach = table.shape[-1] // 2
+        return np.moveaxis(table[:, np.clip(-_distances(scores.shape[-1], positions), -reach, reach) + reach], 0, -3)
+
+    def by_distance(
+        self, x: Array, positions: Array | None = None, *, buckets: int, reach: int, of_keys: bool = False
+    ) -> Array:
+        """Numbers `[..., heads, tokens, buckets]` of every query, or of every key, as scores `[..., queries, keys]`:
+        DeBERTa's bucket of query minus key position says which number."""
+        index = distance_buckets(_distances(x.shape[-2], positions), buckets, reach, x.shape[-1] // 2)
+        index = np.swapaxes(index, -1, -2) if of_keys else index
+        taken = np.take_along_axis(x, np.broadcast_to(index[..., None, :, :], (*x.shape[:-1], x.shape[-2])), -1)
+        return np.swapaxes(taken, -1, -2) if of_keys else taken
+
+    def window(self, scores: Array, positions: Array | None = None, *, window: int) -> Array:
+        """Scores of keys that are farther than so many positions from their query become nothing."""
+        near = np.abs(_distances(scores.shape[-1], positions)) <= window
+        return np.where(near[..., None, :, :], scores, -np.inf)
+
     def mask(self, scores: Array, mask: Array | None) -> Array:
         """Scores plus an additive mask; a query that sees no key at all attends to all keys equally."""
         if mask is None:
@@ -106,6 +138,25 @@ class Numpy:
         return x.reshape([int(np.prod(x.shape[a:b])) for a, b in pairwise(ends)])
 
 
+def _distances(tokens: int, positions: Array | None) -> Array:
+    """Query minus key position, `[..., tokens, tokens]`."""
+    places = np.arange(tokens) if positions is None else positions
+    distances: Array = places[..., :, None] - places[..., None, :]
+    return distances
+
+
+def distance_buckets(distances: Array, buckets: int, reach: int, middle: int) -> Array:
+    """DeBERTa's row for a distance: the distance itself up to half the buckets, then coarser up to `reach`; counted
+    from `middle`, the row of distance 0. Without buckets, the distance itself."""
+    rows = distances
+    if buckets > 0:
+        half = buckets // 2
+        far = np.maximum(np.abs(distances), half).astype(np.float32) / np.float32(half)
+        steps = np.log(far) / np.log(np.float32((reach - 1) / half)) * np.float32(half - 1)
+        rows = np.where(np.abs(distances) <= half, distances, np.sign(distances) * (np.ceil(steps) + half))
+    return np.clip(rows.astype(np.int64) + middle, 0, 2 * middle - 1)
+
+
 class Record:
     """The same words, remembered: tensors are names, and `graph()` is what was said."""
 
@@ -136,6 +187,21 @@ class Record:
     def scores(self, query: str, key: str, scale: float) -> str:
         return self._say("scores", (query, key), scale=scale)
 
+    def repeat_heads(self, x: str, times: int) -> str:
+        return self._say("repeat_heads", (x,), times=times)
+
+    def rotate(self, x: str, frequencies: Array, positions: str | None = None) -> str:
+        return self._say("rotate", (x, frequencies, positions))
+
+    def distance_bias(self, table: Array, scores: str, positions: str | None = None) -> str:
+        return self._say("distance_bias", (table, scores, positions))
+
+    def by_distance(self, x: str, positions: str | None = None, **sizes: Any) -> str:
+        return self._say("by_distance", (x, positions), **sizes)
+
+    def window(self, scores: str, positions: str | None = None, *, window: int) -> str:
+        return self._say("window", (scores, positions), window=window)
+
     def mask(self, scores: str, mask: str | None) -> str:
         return self._say("mask", (scores, mask)) if mask else scores
 
@@ -148,11 +214,17 @@ class Record:
     def add(self, a: str, b: str) -> str:
         return self._say("add", (a, b))
 
+    def multiply(self, a: str, b: str) -> str:
+        return self._say("multiply", (a, b))
+
     def activation(self, x: str, name: str) -> str:
         return self._say("activation", (x,), name=name)
 
     def layer_norm(self, x: str, gain: Array, bias: Array, epsilon: float) -> str:
         return self._say("layer_norm", (x, gain, bias), epsilon=epsilon)
+
+    def rms_norm(self, x: str, gain: Array, epsilon: float) -> str:
+        return self._say("rms_norm", (x, gain), epsilon=epsilon)
 
     def graph(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """What was said so far."""

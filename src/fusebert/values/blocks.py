@@ -73,7 +73,8 @@ class Relative:
 
 @dataclass(frozen=True)
 class Disentangled:
-    """DeBERTa's terms, added before the scale: `[2 * reach, heads * head size]`, as the reader computed them."""
+    """DeBERTa's terms, added before the scale: tables `[2 * buckets, heads * head size]` (without buckets 2 * reach
+    rows), projected and with their biases, as the reader computed them."""
 
     content_to_position: Array | None
     position_to_content: Array | None
@@ -92,9 +93,9 @@ class Attention:
     heads: int
     key_heads: int
     scale: float
-    window: int | None = None  # the farthest a query sees, in positions; None: everything
+    window: int | None = None  # the farthest a query sees, in positions, at least 1; None: everything
     position: Rotary | Relative | Disentangled | None = None
-    query_norm: Norm | None = None
+    query_norm: Norm | None = None  # of one head, or with a gain of that length of all heads together
     key_norm: Norm | None = None
 
     def products(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
