@@ -77,8 +77,8 @@ def test_c_no_attribute_appears_that_was_not_set(model):
         ({"layers": 2}, "NumWeights is 32, but the node has 16 weights, 1 layers"),
         ({"num_attention_heads": 3}, "HiddenSize 8 cannot be shared by 3 heads"),
         ({"activation": "swish"}, "HiddenAct is swish; use one of gelu_tanh, gelu_erf"),
-        ({"mask_type": "float64"}, "mask type 'float64' is not supported; use one of int32, int64"),
-        ({"mask_type": "qint8"}, "mask type 'qint8' is not supported"),
+        ({"mask_type": "float64"}, "unsupported mask type 'float64'; use one of int32, int64"),
+        ({"mask_type": "qint8"}, "unsupported mask type 'qint8'"),
         ({"calibrate": True}, "calibration needs a file"),
         ({"calibrate": True, "quant_factors_path": "f", "quantization": True}, "calibration runs in floats"),
         ({"calibrate": True, "quant_factors_path": "f", "bfloat16": True}, "calibration runs in floats"),
@@ -126,7 +126,7 @@ def test_all_nodes_are_set_and_must_agree(tmp_path):
     text = TEXT + bert() + "\n" + bert("other", BASE + " MaxSequenceLength=64") + "\nout AddV2 fused other"
     model = with_shapes(frozen(tmp_path / "m.pb", text))
     with pytest.raises(
-        FusebertError, match=r"MaxSequenceLength is 64 in other, but 128 in fused; set it, or .* --reset"
+        FusebertError, match=r"MaxSequenceLength is 64 in other, but 128 in fused; set it for all nodes, or .* --reset"
     ):
         configure_op(model, settings=Settings(quantization=True))
     configure_op(model, settings=Settings(max_seq_len=32))
@@ -192,7 +192,7 @@ def test_text_stays_text(tmp_path):
 
 
 def test_a_model_without_the_op_is_refused(tmp_path):
-    with pytest.raises(FusebertError, match="there is no Bert node in it"):
+    with pytest.raises(FusebertError, match="contains no Bert node"):
         configure_op(frozen(tmp_path / "m.pb", "x Placeholder\nout Relu x"))
     with pytest.raises(FusebertError, match="neither a SavedModel folder nor a file"):
         configure_op(tmp_path / "gone")

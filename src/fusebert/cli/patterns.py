@@ -1,4 +1,4 @@
-"""The tools for graphs that no finder knows: arguments and exit codes (0 or 1) of the tools they follow."""
+"""The pattern tools for TensorFlow graphs, with the arguments and exit codes (0 or 1) of the earlier tools."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fusebert.errors import FusebertError
 
 
 class Listing(TyperCommand):
-    """A command whose options -s, -b and -B take as many names as follow: -b a b is -b a -b b."""
+    """A command whose options -s, -b and -B take several names: -b a b means -b a -b b."""
 
     _lists = ("-s", "--seed-nodes", "-b", "--barrier-nodes", "-B", "--barrier-ops")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeats the option before every name."""
+        """Parses the arguments with the option repeated before each of its names."""
         spread: list[str] = []
         option, first = "", False
         for word in args:
@@ -36,8 +36,8 @@ class Listing(TyperCommand):
 
 TensorFlowModel = Annotated[Path, typer.Argument(help="A SavedModel folder, its saved_model.pb, or a frozen graph.")]
 MetaGraph = Annotated[int, typer.Option("--meta-graph", "-m", min=0, help="Which meta graph of a SavedModel.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")]
-Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Taken, and without effect.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output of the same kind.")]
+Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Accepted for compatibility; has no effect.")]
 
 
 @app.command(
@@ -46,24 +46,24 @@ Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Taken, and w
 def extract_pattern(
     model: TensorFlowModel,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The pattern: text if it ends in .pbtxt, else binary.")
+        Path, typer.Option("--output", "-o", help="Pattern file: text if its name ends in .pbtxt, else binary.")
     ],
     seed_nodes: Annotated[
-        list[str] | None, typer.Option("--seed-nodes", "-s", help="Nodes that the pattern ends with.")
+        list[str] | None, typer.Option("--seed-nodes", "-s", help="Nodes at which the pattern ends: its outputs.")
     ] = None,
     barrier_nodes: Annotated[
-        list[str] | None, typer.Option("--barrier-nodes", "-b", help="Nodes it begins after: its inputs.")
+        list[str] | None, typer.Option("--barrier-nodes", "-b", help="Nodes before which it begins: its inputs.")
     ] = None,
     barrier_ops: Annotated[
-        list[str] | None, typer.Option("--barrier-ops", "-B", help="Operations whose nodes all are such.")
+        list[str] | None, typer.Option("--barrier-ops", "-B", help="Operations of which every node is a barrier.")
     ] = None,
-    function: Annotated[str | None, typer.Option("--function", "-f", help="Look inside this function.")] = None,
+    function: Annotated[str | None, typer.Option("--function", "-f", help="Extract from this function.")] = None,
     meta_graph: MetaGraph = 0,
     overwrite: Overwrite = False,
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
-    """Take a pattern out of a TensorFlow model: everything between barrier nodes and seed nodes."""
+    """Extract a pattern from a TensorFlow model: all nodes between the barrier nodes and the seed nodes."""
     from fusebert.recipes.extract import extract_pattern as work
 
     _check_log(log)
@@ -73,38 +73,38 @@ def extract_pattern(
 
 def _check_log(level: str) -> None:
     if level not in ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "FATAL"):
-        raise typer.BadParameter(f"{level!r} is none of DEBUG, INFO, WARN, ERROR, FATAL", param_hint="--log")
+        raise typer.BadParameter(f"unknown level {level!r}; use DEBUG, INFO, WARN, ERROR or FATAL", param_hint="--log")
 
 
 @app.command(epilog="Example: fusebert make-recipe pattern.pb recipe.pb --model MODEL")
 def make_recipe(
     files: Annotated[
         list[Path],
-        typer.Argument(help="PATTERN NODE_DEF RECIPE; with --model PATTERN RECIPE, or PATTERN alone with --print."),
+        typer.Argument(help="PATTERN NODE_DEF RECIPE; with --model: PATTERN RECIPE; with --model --print: PATTERN."),
     ],
     model: Annotated[
-        Path | None, typer.Option(help="The model that the pattern is from: derive the node from it.")
+        Path | None, typer.Option(help="Derive the node from this model, from which the pattern was extracted.")
     ] = None,
-    function: Annotated[str | None, typer.Option("--function", "-f", help="Its function that has the pattern.")] = None,
+    function: Annotated[str | None, typer.Option("--function", "-f", help="The function with the pattern.")] = None,
     meta_graph: MetaGraph = 0,
     output: Annotated[
         list[str] | None,
-        typer.Option(help="SEED=NAME:INDEX, the node's output that takes a seed's place; Bert's are known."),
+        typer.Option(help="SEED=NAME:INDEX: the node's output that replaces a seed; not needed for Bert."),
     ] = None,
     print_node: Annotated[bool, typer.Option("--print", help="Print the node definition as text.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
+        bool, typer.Option("--force", help="Accept a node that does not compute what the pattern does.")
     ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Bundle a pattern with the node that takes its place: one written by hand, or derived by the finder."""
+    """Bundle a pattern with the node that replaces it, written by hand or derived by the finder."""
     from fusebert.recipes.recipe import make_recipe as work
 
     expected = (1, 2) if model is not None and print_node else (2,) if model is not None else (3,)
     if len(files) not in expected:
         wanted = "PATTERN RECIPE" if model is not None else "PATTERN NODE_DEF RECIPE (or --model MODEL)"
-        raise typer.BadParameter(f"give {wanted}", param_hint="FILES")
+        raise typer.BadParameter(f"wrong number of files; give {wanted}", param_hint="FILES")
     node_def = files[1] if model is None else None
     out = files[-1] if len(files) > 1 else None
     given = (model, function, meta_graph, output or (), force, overwrite)
@@ -125,24 +125,24 @@ def replace_pattern(
     model: TensorFlowModel,
     recipe: Annotated[Path, typer.Option("--recipe", "-r", help="The recipe, binary or text.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="A .pb file (of a SavedModel only the graph), or a folder.")
+        Path, typer.Option("--output", "-o", help="A .pb file (for a SavedModel, its graph alone) or a folder.")
     ],
     meta_graph: MetaGraph = 0,
-    ignore_attr: Annotated[list[str] | None, typer.Option(help="An attribute that need not be the same.")] = None,
+    ignore_attr: Annotated[list[str] | None, typer.Option(help="An attribute that may differ.")] = None,
     compare_attr: Annotated[
-        list[str] | None, typer.Option(help="One that must be, though it is a remark: _output_shapes, _class, device.")
+        list[str] | None, typer.Option(help="An annotation that must be equal: _output_shapes, _class, device.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Also tell why other candidates were not taken.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare both in TensorFlow before writing.")] = False,
-    prune: Annotated[bool, typer.Option("--prune", help="Leave away functions that nothing refers to.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also show why other candidates were refused.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the answers before anything is written.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove functions that nothing refers to.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also where the node is seen to compute something else.")
+        bool, typer.Option("--force", help="Accept a node that does not compute what the pattern does.")
     ] = False,
     overwrite: Overwrite = False,
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
-    """Put a recipe's node wherever its pattern is in a TensorFlow model. The exit code is 1 if it is nowhere."""
+    """Replace every occurrence of a recipe's pattern in a TensorFlow model by its node. No occurrence: exit code 1."""
     from fusebert.recipes.replace import replace_pattern as work
 
     _check_log(log)
@@ -155,15 +155,15 @@ def replace_pattern(
 def configure_op(
     model: TensorFlowModel,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .pb file or a folder; default: the model itself.")
+        Path | None, typer.Option("--output", "-o", help="A .pb file or a folder; default: change MODEL itself.")
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", "-r", help="Forget all attributes first.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", "-r", help="First remove all attributes.")] = False,
     mask_type: Annotated[str | None, typer.Option("--mask-type", "-m", help="int32, int64, float32 or bool.")] = None,
     quantization: Annotated[
-        bool | None, typer.Option("--quantization/--no-quantization", "-q/-Q", help="8-bit products.")
+        bool | None, typer.Option("--quantization/--no-quantization", "-q/-Q", help="int8 products.")
     ] = None,
     bfloat16: Annotated[
-        bool | None, typer.Option("--bfloat16/--no-bfloat16", "-b/-B", help="All else in bf16.")
+        bool | None, typer.Option("--bfloat16/--no-bfloat16", "-b/-B", help="bf16 for everything else.")
     ] = None,
     layers: Annotated[int | None, typer.Option("--layers", "-l", min=1)] = None,
     hidden_size: Annotated[int | None, typer.Option("--hidden-size", "-h", min=1)] = None,
@@ -176,17 +176,17 @@ def configure_op(
         str | None, typer.Option("--activation", "-A", help="gelu_tanh, gelu_erf, gelu_quick or relu.")
     ] = None,
     calibrate: Annotated[
-        bool | None, typer.Option("--calibrate/--no-calibrate", "-c/-C", help="Keep a factors file up to date.")
+        bool | None, typer.Option("--calibrate/--no-calibrate", "-c/-C", help="Update the ranges file in every call.")
     ] = None,
     quant_factors_path: Annotated[
-        str | None, typer.Option("--quant-factors-path", "-p", help="The factors file, as the running model sees it.")
+        str | None, typer.Option("--quant-factors-path", "-p", help="Ranges file on the machine that runs the model.")
     ] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Of LayerNorm.")] = None,
-    padding: Annotated[str | None, typer.Option(help="Hidden positions: compute, skip or first.")] = None,
-    threads: Annotated[int | None, typer.Option(min=0, help="Threads of the op; 0: all it may use.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="LayerNorm epsilon.")] = None,
+    padding: Annotated[str | None, typer.Option(help="Masked positions: compute, skip or first.")] = None,
+    threads: Annotated[int | None, typer.Option(min=0, help="Threads of the op; 0: all available cores.")] = None,
     overwrite: Overwrite = False,
     bert_op_lib: Annotated[Path | None, typer.Option(hidden=True, help="Not needed: nothing is run.")] = None,
-    log: Annotated[str, typer.Option("--log", hidden=True, help="Taken, and without effect.")] = "INFO",
+    log: Annotated[str, typer.Option("--log", hidden=True, help="Accepted; has no effect.")] = "INFO",
     as_json: Json = False,
 ) -> None:
     """Set attributes of every Bert node in a TensorFlow model, and check them. -h is --hidden-size here, not help."""

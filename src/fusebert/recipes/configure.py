@@ -1,5 +1,5 @@
-"""Configure: a model -> the same with other attributes in every Bert node. The op's rules and the shapes of the weights
-are checked; nothing is run, and no other file is written."""
+"""Configure: a model -> the same model with changed attributes in every Bert node. The attributes are checked against
+the op's rules and against the shapes of the weights; nothing is run, and no other file is written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fusebert.match import inline
 from fusebert.ops.graph import Graph, Node
 from fusebert.report import Report, Table
 
-# What the graph decides: there is one right value, so a reset keeps it.
+# Attributes that the graph determines; a reset keeps them.
 _OF_THE_GRAPH = ("MaskT", "NumWeights", "NumHiddenStates", "_output_shapes")
-# What may differ from encoder to encoder; all else is the same in every node.
+# Attributes that may differ from encoder to encoder; all others must be the same in every node.
 _OF_THE_ENCODER = frozenset((
     *_OF_THE_GRAPH, "HiddenSize", "NumAttentionHeads", "IntermediateSize", "HiddenAct", "LayerNormEpsilon",
     "AttentionScale", "AdditiveMask", "MaskValue", "InputScales", "QuantizationFactors", "Padding",
@@ -29,7 +29,7 @@ _PASSED_ON = ("ReadVariableOp", "Identity", "identity", "StopGradient", "Snapsho
 
 @dataclass(frozen=True)
 class Settings:
-    """What to set; None leaves an attribute as it is."""
+    """The attributes to set; None leaves an attribute unchanged."""
 
     mask_type: str | None = None
     quantization: bool | None = None
@@ -47,11 +47,11 @@ class Settings:
     threads: int | None = None
 
     def attributes(self) -> Iterator[tuple[str, Any]]:
-        """The attributes they are, with their values."""
+        """The op's attributes that these settings change, with their values."""
         if self.mask_type is not None:
             name = "float32" if self.mask_type == "float" else self.mask_type
             if name not in (allowed := ATTRIBUTES["Bert"]["MaskT"].allowed):
-                raise FusebertError(f"mask type {name!r} is not supported; use one of {', '.join(allowed)}")
+                raise FusebertError(f"unsupported mask type {name!r}; use one of {', '.join(allowed)}")
             yield "MaskT", name
         if self.quantization is not None:
             yield "QuantizableDataType", "qint8" if self.quantization else "float32"
@@ -76,14 +76,14 @@ def configure_op(
     reset: bool = False,
     overwrite: bool = False,
 ) -> Report:
-    """Sets attributes of every Bert node of a model, in all of its graphs and functions; by default in place.
+    """Sets attributes of every Bert node in all graphs and functions of a model; in place unless `out` is given.
 
-    reset: forget all attributes first, but those that the graph decides."""
+    reset: first remove all attributes except those that the graph determines."""
     graphs = open_file(path)
     changes = dict((settings or Settings()).attributes())
     nodes = list(_nodes(graphs))
     if not nodes:
-        raise FusebertError(f"{path}: there is no Bert node in it; put one there with replace-pattern or optimize")
+        raise FusebertError(f"{path} contains no Bert node; add one with replace-pattern or optimize")
     notes: list[str] = []
     for _, node in nodes:
         if reset:
@@ -105,14 +105,14 @@ def configure_op(
         Table("attributes", ("attribute", "value"), tuple(attributes)),
     )
     if len(nodes) > 1:
-        notes.append(f"Attributes are those of {nodes[0][1].name}; sizes may differ in the others.")
+        notes.append(f"The attributes shown are those of {nodes[0][1].name}; sizes may differ in the other nodes.")
     return Report(
         f"{path} -> {target}", {"nodes": len(nodes), "changed": ", ".join(sorted(changes))}, tables, tuple(notes)
     )
 
 
 def _nodes(graphs: TensorFlowFile) -> Iterator[tuple[str, Any]]:
-    """Every Bert node, with the function it is in."""
+    """Every Bert node with the name of its function."""
     for meta in graphs.metas:
         yield from (("", node) for node in meta.graph_def.node if node.op in OPS)
         for function in meta.graph_def.library.function:
@@ -133,23 +133,23 @@ def _check_same(nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> 
             if key not in _OF_THE_ENCODER and value != checked[0].get(key):
                 raise FusebertError(
                     f"{key} is {_shown(value)} in {node.name}, but {_shown(checked[0].get(key))} in "
-                    f"{nodes[0][1].name}; set it, or begin anew with --reset"
+                    f"{nodes[0][1].name}; set it for all nodes, or remove the old attributes with --reset"
                 )
 
 
 def _check_factors(settings: Mapping[str, Any]) -> list[str]:
-    """Reads the file that 8-bit products would read, to see that the op can; gives a note where it is missing."""
+    """Checks that the op can read the file of input ranges that int8 products need; a missing file gives a note."""
     name = settings["QuantizationFactorsPath"]
     if settings["QuantizableDataType"] != "qint8" or not name:
         return []
     if not Path(name).is_file():
-        return [f"{name} was not found; it must be there where the model runs."]
+        return [f"{name} was not found; the machine that runs the model needs it."]
     read_factors(Path(name), settings["NumWeights"] // PER_LAYER, forms=("bert-op",))
     return []
 
 
 def _is_shown(key: str, node: Any) -> bool:
-    """Whether an attribute is set in the node, or has a default that says something."""
+    """Whether an attribute is set in the node or has an informative default."""
     return any(entry.key == key for entry in node.attr) or ATTRIBUTES[node.op][key].default not in ((), "", 0)
 
 
@@ -162,7 +162,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_shapes(graphs: TensorFlowFile, nodes: list[tuple[str, Any]], checked: list[dict[str, Any]]) -> list[str]:
-    """Holds the sizes against the weights, as far as their shapes can be known without running anything."""
+    """Checks the sizes against the weights whose shapes are known without running the model."""
     settings = {(where, node.name): one for (where, node), one in zip(nodes, checked, strict=True)}
     flat = _flat(graphs) or Graph((), (), (), {})
     makers = {name: node for node in flat.nodes for name in node.outputs}
@@ -180,11 +180,11 @@ def _check_shapes(graphs: TensorFlowFile, nodes: list[tuple[str, Any]], checked:
                     f"{_sizes(shape)}, but the attributes say {' or '.join(map(_sizes, allowed))}"
                 )
             seen += shape is not None
-    return [] if seen else ["The sizes could not be held against the weights, whose shapes are not known here."]
+    return [] if seen else ["The sizes were not checked: the shapes of the weights are unknown."]
 
 
 def _flat(graphs: TensorFlowFile) -> Graph | None:
-    """The graph without functions, whose weights have shapes; None where it cannot be made."""
+    """The graph with its functions inlined, or None if that is not possible."""
     try:
         return inline(graphs.serving_graph())
     except FusebertError:

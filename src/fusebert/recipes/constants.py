@@ -1,4 +1,5 @@
-"""Inputs: which tensors may stand for a pattern's inputs: of constants only equal ones, of weights only weights."""
+"""Inputs: which tensors of a model may be bound to a pattern's inputs: equal constants to constants, weights to
+weights."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ class Inputs:
         self._wanted = {name: self._value(one) for name, one in pattern.constants.items()}
 
     def mismatch(self, scope: Scope, name: str, edge: Edge) -> str | None:
-        """Why a tensor cannot be an input of the pattern: another constant, or no weight where there is one."""
+        """Why a tensor cannot be bound to an input of the pattern, or None if it can."""
         source = self._sources.get(name)
-        if source is None:  # a pattern of the earlier tools, which has names only
+        if source is None:  # patterns of the earlier tools record only the names of inputs
             return None
         if name in self._wanted:
             constant = constant_behind(scope, edge)
@@ -50,7 +51,7 @@ class Inputs:
         return False
 
     def _value(self, constant: Any) -> Array | str:
-        """A constant's numbers, or what a pattern has instead of them where they are many."""
+        """A constant's values, or, for a large constant of a pattern, its shape and digest."""
         if id(constant) not in self._values:
             digest = next((e.value.s.decode() for e in constant.attr if e.key == DIGEST), None)
             tensor = next((e.value.tensor for e in self._graphs.whole(constant).attr if e.key == "value"), None)
@@ -60,7 +61,7 @@ class Inputs:
                 value: Array | str = tensor_value(tensor, constant.name)
             else:
                 value = f"{'x'.join(str(dim.size) for dim in tensor.tensor_shape.dim)} {digest}"
-            self._values[id(constant)] = value, constant  # an id is good as long as its object is there
+            self._values[id(constant)] = value, constant  # keeping the object keeps its id unique
         return self._values[id(constant)][0]
 
 
@@ -71,7 +72,7 @@ def _unequal(wanted: Array | str, found: Array | str, name: str, other: str) -> 
             "x".join(map(str, found.shape)) == sizes
             and (not digest or hashlib.sha256(found.tobytes()).hexdigest() == digest)
         )
-        return None if same else f"the constant {other} is another than {name} of the pattern"
+        return None if same else f"the constant {other} differs from {name} of the pattern"
     if isinstance(found, str) or found.dtype != wanted.dtype or found.shape != wanted.shape:
         return f"the constant {other} is {_brief(found)}, but {name} of the pattern is {_brief(wanted)}"
     numbers = found.dtype.kind == "f"
@@ -82,7 +83,7 @@ def _unequal(wanted: Array | str, found: Array | str, name: str, other: str) -> 
 
 def _brief(value: Array | str) -> str:
     if isinstance(value, str):
-        return "a large one"
+        return "a large constant"
     if value.size > 6:
         return f"{value.dtype.name} of {'x'.join(map(str, value.shape))}"
     if value.ndim == 0 and value.dtype.kind == "f":

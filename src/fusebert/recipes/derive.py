@@ -1,5 +1,5 @@
-"""Derive: a Pattern and the model it is from -> the node definition that takes its place, told by the finder: which
-input is the embeddings, which the mask, which weight is which, and what the encoder's settings are."""
+"""Derive: a Pattern and the model it was extracted from -> the node definition that replaces it. The finder identifies
+the embeddings, the mask and the weights among the pattern's inputs, and the encoder's settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fusebert.recipes.pattern import Occurrence, Output, Pattern
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 
 NAME = "fused_bert"
-_HIDDEN = -100.0  # from here on exp() leaves nothing of a score
+_HIDDEN = -100.0  # exp() of a score this low is negligible
 _BOOLEAN = (
     "Equal",
     "NotEqual",
@@ -39,7 +39,7 @@ _BOOLEAN = (
 
 @dataclass(frozen=True)
 class Derived:
-    """A node definition, which of its outputs takes which seed's place, and where its inputs are in the model."""
+    """A node definition, the output that replaces each seed, and the graph or function in which its inputs are."""
 
     node: Any
     outputs: Mapping[str, Output]
@@ -47,16 +47,16 @@ class Derived:
 
 
 def derive(pattern: Pattern, model: str | Path, function: str | None = None, meta_graph: int = 0) -> Derived:
-    """The node definition for a pattern that is in `model`, perhaps only looked for in one function."""
+    """The node definition for a pattern that occurs in `model`; `function` restricts the search to one function."""
     graphs = open_file(model)
     if graphs.kind == "SavedModel" and graphs.folder is None:
-        raise FusebertError(f"{model}: its variables are needed; give the SavedModel folder")
+        raise FusebertError(f"{model} has no variables beside it; give the SavedModel folder")
     meta = graphs.meta(meta_graph)
     scopes = [graphs.scope(meta, function)] if function else list(graphs.scopes(meta))
     locator = Locator(graphs, pattern)
     places = [place for scope in scopes for place in locator.find(scope, protect=False)]
     if not places:
-        raise FusebertError(f"{model}: the pattern is not in it; nearest was {locator.nearest() or 'nothing'}")
+        raise FusebertError(f"{model} does not contain the pattern; nearest candidate: {locator.nearest() or 'none'}")
     graph = graphs.graph(meta)
     finding = find(graph)
     if not finding.encoders:
@@ -70,7 +70,7 @@ def derive(pattern: Pattern, model: str | Path, function: str | None = None, met
                 except UnsupportedError as error:
                     reasons.append(str(error))
     where = ", ".join(found.function or "main graph" for found in finding.encoders)
-    raise UnsupportedError(f"{model}: {reasons[0] if reasons else f'the encoder that was found is in {where}'}")
+    raise UnsupportedError(f"{model}: {reasons[0] if reasons else f'the encoder is in {where}, the pattern elsewhere'}")
 
 
 class _Derivation:
@@ -84,12 +84,14 @@ class _Derivation:
         body = graph.functions[found.function] if found.function else graph
         self._outputs = {node.name: node.outputs for node in body.nodes}
         self._path, self._arguments = call_of(finding, found.function, body, found.output)
-        self._inputs = {self._flat(found): wanted for wanted, found in place.inputs.items()}  # tensor -> in the pattern
+        self._inputs = {
+            self._flat(edge): wanted for wanted, edge in place.inputs.items()
+        }  # flat name -> pattern's input
         handles = {self._flat(edge) for edge in place.inputs.values() if _is_handle(place.scope, edge)}
         self._reach = Reach(finding, found, [tensor for tensor in self._inputs if tensor not in handles])
 
     def _flat(self, edge: Edge) -> str:
-        """What a tensor is called in the flat graph."""
+        """The name of a tensor in the flat graph."""
         if edge.node in self._place.scope.arguments:
             return self._arguments.get(edge.node, "")
         return self._path + (edge.text if edge.output else f"{edge.node}:{edge.index}")
@@ -121,7 +123,7 @@ class _Derivation:
         return Derived(node, outputs, self._place.scope.where)
 
     def _ends(self) -> tuple[dict[str, int], bool]:
-        """Which layer each seed is the result of, and how it is laid out."""
+        """The layer whose output each seed is, and whether the seeds are laid out as (batch * length, hidden)."""
         ends: dict[str, int] = {}
         layouts = set()
         for seed in self._pattern.seeds:
@@ -132,13 +134,15 @@ class _Derivation:
                         ends[seed] = number
                         layouts.add(flat)
             if seed not in ends:
-                raise UnsupportedError(f"seed {seed} is not what a layer of the encoder gives ({self._found.output})")
+                raise UnsupportedError(
+                    f"seed {seed} is not the output of a layer; the encoder's output is {self._found.output}"
+                )
         if len(layouts) != 1 or len(set(ends.values())) != len(ends):
-            raise UnsupportedError("seeds are laid out differently, or are the same layer's")
+            raise UnsupportedError("the seeds have different layouts, or two of them are outputs of the same layer")
         return ends, layouts.pop()
 
     def _begin(self, last: int, flat: bool) -> tuple[int, Edge]:
-        """The first layer, and the input of the pattern that goes into it."""
+        """The first layer, and the input of the pattern that is its input."""
         for number in reversed(range(last + 1)):
             value = self._found.layers[number].bindings["x"]
             for tensor, edge in self._inputs.items():
@@ -146,7 +150,7 @@ class _Derivation:
                     return number, edge
         shape = "(batch * length, hidden)" if flat else "(batch, length, hidden)"
         raise UnsupportedError(
-            f"no input of the pattern is what goes into the encoder ({self._found.input}) as {shape}"
+            f"no input of the pattern is the encoder's input ({self._found.input}) with the shape {shape}"
         )
 
     def _weights(self, number: int) -> Iterator[Edge]:
@@ -156,17 +160,17 @@ class _Derivation:
                 source = self._found.weights[number].get(f"{part}.{kind}")
                 known = f" ({source.name})" if source is not None else ""
                 raise UnsupportedError(
-                    f"no input of the pattern has the {kind} of {part} in layer {number}{known} as the op takes it; "
-                    "use fusebert optimize, which makes constants where they are missing"
+                    f"no input of the pattern is the {kind} of {part} in layer {number}{known} in the op's layout; "
+                    "use fusebert optimize, which adds the missing constants"
                 )
             yield self._inputs[tensor]
 
     def _mask(self, layer: Match) -> tuple[Edge, bool, float | None]:
-        """The input that is the mask, whether it is added as it is, and what it adds to scores that it hides."""
+        """The input that is the mask, whether it is additive, and, if not, the value added to scores that it masks."""
         added = layer.bindings["mask"]
         if added is None:
             raise UnsupportedError(
-                "the encoder has no mask, which the node needs; use fusebert optimize, which makes one"
+                "the encoder has no mask, but the node needs one; use fusebert optimize, which adds a mask"
             )
         shown = [computed(self._raised.graph, added, probe) for probe in self._raised.probes]
         additive = None
@@ -181,12 +185,12 @@ class _Derivation:
         if additive is not None:
             return additive, True, None
         raise UnsupportedError(
-            "no input of the pattern is the mask: put a barrier where it is ones and zeros, or where it is added to "
-            "the scores"
+            "no input of the pattern is the mask; put a barrier where the mask is ones and zeros, or where it is added "
+            "to the scores"
         )
 
     def _mask_kind(self, tensor: str, probe: int, added: Array) -> str:
-        """Whether a tensor has ones where nothing is added, or is what is added."""
+        """How a tensor holds the mask: "rows" as ones and zeros, "additive" as added to the scores, "" not at all."""
         try:
             array = computed(self._finding.translated, tensor, self._raised.probes[probe])
         except FusebertError:
@@ -214,11 +218,11 @@ class _Derivation:
         for key in ("DstT", "dtype", "out_type", "T"):
             if (value := node.attribute(key)) is not None:
                 return dtype_name(value.type)
-        raise UnsupportedError(f"the type of the mask {found.text} is not known")
+        raise UnsupportedError(f"the element type of the mask {found.text} is unknown")
 
 
 def _is_handle(scope: Scope, edge: Edge) -> bool:
-    """Whether a tensor is a variable itself, and not its numbers."""
+    """Whether a tensor is a variable's handle, not its value."""
     if edge.node in scope.arguments:
         return scope.arguments[edge.node] == RESOURCE
     return edge.node in scope.nodes and scope.nodes[edge.node].op == "VarHandleOp"

@@ -1,5 +1,5 @@
-"""Equivalence: which attributes and operations do not change what a graph computes, so that a pattern is found wherever
-the same is computed, and only there."""
+"""Equivalence: the attributes and operations that do not change what a graph computes. They are ignored in comparing
+nodes, so that a pattern is found wherever the same result is computed, and nowhere else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMUTATIVE = frozenset((
 PASSTHROUGH = frozenset(("Identity", "StopGradient", "Snapshot", "PreventGradient"))  # their output is their input
 _INT32 = NUMBERS["int32"]
 WEIGHTS = frozenset(["Const", "ReadVariableOp", "VariableV2", "Variable", "VarHandleOp"])
-_DEFAULTS: dict[str, Any] = {  # what attributes are where they are left out
+_DEFAULTS: dict[str, Any] = {  # values of attributes that are omitted
     **dict.fromkeys(("transpose_a", "transpose_b", "adj_x", "adj_y", "grad_a", "grad_b", "grad_x", "grad_y"), False),
     **dict.fromkeys(("a_is_sparse", "b_is_sparse", "keep_dims", "Truncate", "exclusive", "reverse"), False),
     **dict.fromkeys(("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"), 0),
@@ -27,12 +27,12 @@ _DEFAULTS: dict[str, Any] = {  # what attributes are where they are left out
 
 
 def compared(key: str, ignored: frozenset[str], asked: frozenset[str]) -> bool:
-    """Whether an attribute counts: those with a leading underscore are annotations, and count only if asked for."""
+    """Whether an attribute is compared: one with a leading underscore is an annotation, compared only on request."""
     return key not in ignored and (not key.startswith("_") or key in asked)
 
 
 def difference(first: Node, second: Node, ignored: frozenset[str], asked: frozenset[str]) -> str | None:
-    """The first attribute in which two nodes differ, as a sentence's end; None if they compute the same."""
+    """A clause that names the first attribute in which two nodes differ, or None if they compute the same."""
     ours, theirs = (
         {entry.key: entry.value for entry in node.message.attr if compared(entry.key, ignored, asked)}
         for node in (first, second)
@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "left out"
+        return "omitted"
     if value.HasField("type"):
         return dtype_name(value.type)
     shown = plain(value)

@@ -1,4 +1,4 @@
-"""Extract: a model, seeds and barriers -> a Pattern: the nodes that the seeds are computed by, back to the barriers."""
+"""Extract: a model, seeds and barriers -> a Pattern: the nodes that compute the seeds, back to the barriers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fusebert.report import Report
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _TYPE_ATTRIBUTES = ("dtype", "T", "DstT", "out_type", "N")
-_MOST_IN_PATTERN = 1024  # bytes of a constant; of a larger one the pattern has a digest,
-_MOST_READ = 4 << 20  # and of the largest, which are weights, type and shape
+_MOST_IN_PATTERN = 1024  # bytes; a pattern stores a digest of a larger constant,
+_MOST_READ = 4 << 20  # and only the type and shape of one larger than this, which is a weight
 
 
 def extract_pattern(
@@ -35,15 +35,15 @@ def extract_pattern(
     meta_graph: int = 0,
     overwrite: bool = False,
 ) -> Report:
-    """Writes the pattern that ends at `seeds` and begins at nodes of these names and operations."""
+    """Writes the pattern that ends at `seeds` and begins at the barriers, given by name or by operation."""
     graphs = open_file(path)
     scope = graphs.scope(graphs.meta(meta_graph), function)
     pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
     save(Path(out), pattern, overwrite)
     unmet = sorted(set(barriers) - set(pattern.inputs))
-    notes = [f"Not met on the way, which does no harm: {', '.join(unmet)}."] if unmet else []
+    notes = [f"Barriers that were not reached, which is harmless: {', '.join(unmet)}."] if unmet else []
     if any(name.startswith("^") for node in (*pattern.seed_nodes, *pattern.internal_nodes) for name in node.input):
-        notes.append("Some nodes wait for others; that is no part of a pattern, and is kept where it is replaced.")
+        notes.append("Some nodes have control inputs; a pattern ignores them, and replace-pattern keeps them.")
     constants = sum(node.op == "Const" for node in pattern.input_nodes)
     facts = {
         "from": scope.where, "seeds": len(pattern.seed_nodes), "internal_nodes": len(pattern.internal_nodes),
@@ -70,16 +70,16 @@ def pattern_of(
 
 def _checked(scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrier_ops: Sequence[str]) -> set[str]:
     if not seeds:
-        raise FusebertError("a pattern needs at least one seed node: give it with -s")
+        raise FusebertError("a pattern needs at least one seed node; give it with -s")
     for name in seeds:
         scope.check_name(name, "seed")
         if name in scope.arguments:
-            raise FusebertError(f"seed {name!r} is an argument of {scope.where}, which no node computes")
+            raise FusebertError(f"seed {name!r} is an argument of {scope.where}; choose a node")
         if list(seeds).count(name) > 1:
             raise FusebertError(f"seed {name!r} is given twice")
         if name in barriers or scope.nodes[name].op in barrier_ops:
-            why = "by its name" if name in barriers else f"as every {scope.nodes[name].op} is"
-            raise FusebertError(f"{name!r} is a seed, but also a barrier, {why}")
+            why = "by name" if name in barriers else f"because every {scope.nodes[name].op} is one"
+            raise FusebertError(f"{name!r} is both a seed and a barrier ({why}); remove one of the two")
     for name in barriers:
         scope.check_name(name, "barrier")
     return set(barriers)
@@ -87,7 +87,7 @@ def _checked(scope: Scope, seeds: Sequence[str], barriers: Sequence[str], barrie
 
 @dataclass
 class _Walk:
-    """The way back from the seeds."""
+    """The walk backwards from the seeds."""
 
     scope: Scope
     barriers: set[str]
@@ -123,17 +123,17 @@ class _Walk:
         if node.op in _CALLS:
             called = node.attribute("f")
             inner = f", or extract inside it with -f {called.func.name}" if called is not None else ""
-            raise FusebertError(f"{name} ({node.op}), read by {reader}, is a call: make it a barrier{inner}")
+            raise FusebertError(f"{name} ({node.op}), read by {reader}, is a function call; make it a barrier{inner}")
         if not node.inputs:
             raise FusebertError(
-                f"{name} ({node.op}), read by {reader}, is where the graph begins, and no barrier: "
+                f"{name} ({node.op}), read by {reader}, has no inputs and is not a barrier; "
                 f"add -b {name} or -B {node.op}"
             )
         return node
 
 
 def _source(graphs: TensorFlowFile, scope: Scope, name: str) -> Any:
-    """What stands at a barrier: its operation and type; of a constant, what it is."""
+    """A description of the node at a barrier: its operation and element type; for a constant, its value or digest."""
     made = message("NodeDef")
     made.name = name
     if name in scope.arguments:
@@ -154,7 +154,7 @@ def _source(graphs: TensorFlowFile, scope: Scope, name: str) -> Any:
 
 
 def constant_behind(scope: Scope, edge: Edge) -> Node | None:
-    """The Const that a tensor is, perhaps through Identity nodes."""
+    """The Const that produces a tensor, directly or through Identity nodes, or None."""
     for _ in range(16):
         node = scope.nodes.get(edge.node)
         if node is None or node.op == "Const":
@@ -166,7 +166,7 @@ def constant_behind(scope: Scope, edge: Edge) -> Node | None:
 
 
 def describe_constant(graphs: TensorFlowFile, constant: Node) -> Any:
-    """A Const as patterns have it: whole if it is small, else with a digest of its bytes instead, or with neither."""
+    """A Const as a pattern stores it: whole if small, else a digest of its bytes; very large, type and shape alone."""
     tensor = next((entry.value.tensor for entry in constant.message.attr if entry.key == "value"), None)
     if tensor is None:
         raise FusebertError(f"{constant.name} (Const) has no value")

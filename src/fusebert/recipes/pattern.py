@@ -1,7 +1,7 @@
-"""Pattern: a Pattern message, indexed by name; what a search for it gives: occurrences, and candidates refused; and the
-files of Patterns, Recipes and NodeDefs, text or binary, recognised by content. The messages are those of the earlier
-tools (proto3, package model_modifier) with more fields: the nodes at a pattern's inputs, and which output replaces
-which seed."""
+"""Pattern: a Pattern message indexed by name; the results of a search for it (occurrences and refused candidates); and
+the files of Patterns, Recipes and NodeDefs, text or binary, recognised by content. The messages are those of the
+earlier tools (proto3, package model_modifier) with additional fields: the nodes at a pattern's inputs, and the output
+that replaces each seed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from fusebert.formats.tensorflow.messages import message
 from fusebert.formats.tensorflow.scope import Edge, Node, Scope, read_nodes
 from fusebert.recipes.equivalence import PASSTHROUGH
 
-DIGEST = "_sha256"  # the attribute that stands for a large constant's bytes
+DIGEST = "_sha256"  # the attribute with the digest of a large constant
 _LARGEST = 512 << 20
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A place: pattern node -> node, pattern tensor -> tensor, and nodes that go with them: those that pass on what
-    they are given, and shape arithmetic that nobody reads."""
+    """An occurrence of a pattern: pattern node -> node, pattern tensor -> tensor, the passthrough nodes between them,
+    and nodes outside the pattern, such as shape arithmetic, whose results nothing reads."""
 
     scope: Scope = field(repr=False)
     nodes: Mapping[str, str]
@@ -35,13 +35,14 @@ class Occurrence:
 
     @property
     def inside(self) -> set[str]:
-        """Every node that goes away."""
+        """Every node that the replacement removes."""
         return {*self.nodes.values(), *self.passed}
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A candidate that is no occurrence: how far it matched, and the node where it stopped, and why."""
+    """A candidate that is not an occurrence: how many nodes matched, the node where matching stopped, and the
+    reason."""
 
     where: str
     seed: str
@@ -53,14 +54,13 @@ class Refusal:
 
     def __str__(self) -> str:
         at = f"{self.node} (in the pattern {self.pattern_node})" if self.pattern_node else self.node
-        return (
-            f"{self.where}: back from {self.seed} {self.matched} of {self.of} nodes match, then at {at}: {self.reason}"
-        )
+        matched = f"{self.matched} of {self.of} nodes match"
+        return f"{self.where}: backwards from {self.seed} {matched}, up to {at}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of the new node that takes a seed's place: its name, its place in that list, its number among all."""
+    """The output of the new node that replaces a seed: its name, its index under that name, its number among all."""
 
     name: str
     index: int
@@ -68,13 +68,13 @@ class Output:
 
 
 class Pattern:
-    """A Pattern message, indexed. `free` are inputs whose constants do not count, as a recipe's node reads them."""
+    """A Pattern message, indexed. `free` inputs may be any constant, because the recipe's node reads them."""
 
     def __init__(self, made: Any, free: Iterable[str] = ()) -> None:
         self.nodes = read_nodes((*made.seed_nodes, *made.internal_nodes), "the pattern")
         self.seeds = [node.name for node in made.seed_nodes]
         if not self.seeds:
-            raise FusebertError("the pattern has no seed, so it is found nowhere; extract it again with -s")
+            raise FusebertError("the pattern has no seed node; extract it again with -s")
         self.sources = {one.name: one for one in made.input_nodes}
         self.free = set(free)
         self.inputs = list(
@@ -86,12 +86,12 @@ class Pattern:
 
     @cached_property
     def constants(self) -> dict[str, Any]:
-        """Inputs that must be this constant."""
+        """The inputs that must equal a given constant."""
         return {name: one for name, one in self.sources.items() if one.op == "Const" and name not in self.free}
 
 
 def heights(nodes: Mapping[str, Node]) -> dict[str, int]:
-    """How many nodes each stands on, but for those that only pass something on; in a loop some are left out."""
+    """The longest path of nodes below each node, passthrough nodes not counted; inside a loop it is a lower bound."""
     found: dict[str, int] = {}
     for first in nodes:
         path = [first]
@@ -109,7 +109,7 @@ def heights(nodes: Mapping[str, Node]) -> dict[str, int]:
 
 
 def load(path: str | Path, name: str) -> Any:
-    """The message in a file; raises if it is empty or another one."""
+    """The message in a file; raises if the file is empty or holds another message."""
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
 
@@ -133,7 +133,7 @@ def load(path: str | Path, name: str) -> Any:
 
 
 def is_text(data: bytes) -> bool:
-    """Whether bytes are a message's text: binary ones have control characters, if only for the number of a field."""
+    """Whether bytes are a message in text form: the field numbers of the binary form are control characters."""
     begin = data[:4096]
     return not any(byte < 32 and byte not in b"\t\n\r" for byte in begin) and b":" in begin
 
@@ -147,7 +147,7 @@ def _check(path: Path, name: str, made: Any) -> None:
         for entry in node.attr:
             tensors = [*entry.value.list.tensor, *([entry.value.tensor] if entry.value.HasField("tensor") else [])]
             if any(tensor.HasField("mapped") for tensor in tensors):
-                raise FusebertError(f"{path}: attribute {entry.key} of {node.name} has an unknown field")
+                raise FusebertError(f"{path}: unknown field in attribute {entry.key} of {node.name}")
 
 
 def _nodes(name: str, made: Any) -> Iterator[Any]:
@@ -168,7 +168,8 @@ def to_text(made: Any) -> str:
 
 
 def save(path: Path, made: Any, overwrite: bool = False) -> None:
-    """Writes a message: as text where the name ends in .pbtxt, else in binary. Only one of its kind is replaced."""
+    """Writes a message, as text if the name ends in .pbtxt, else in binary. Only a file of the same kind is
+    replaced."""
 
     def same_kind(there: Path) -> bool:
         with suppress(FusebertError):

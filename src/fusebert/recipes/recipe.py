@@ -1,4 +1,4 @@
-"""Recipe: a Pattern and a node definition, written by hand or derived by the finder, -> a Recipe that was checked."""
+"""Recipe: a Pattern and a node definition, written by hand or derived by the finder -> a checked Recipe."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def make_recipe(
     force: bool = False,
     overwrite: bool = False,
 ) -> Report:
-    """Writes a recipe; the fact `node_def` is its node as text.
+    """Writes a recipe; the report's fact `node_def` is the recipe's node as text.
 
-    node_def: a file with the node definition. model: the model the pattern is from, to derive the node from instead.
-    outputs: which output takes which seed's place, as SEED=NAME:INDEX or SEED=NAME:INDEX:NUMBER (its number among all).
-    force: write a recipe whose node is seen not to compute what its pattern does."""
+    node_def: a file with the node definition. model: derive the node from this model, which contains the pattern.
+    outputs: the output that replaces each seed, as SEED=NAME:INDEX or SEED=NAME:INDEX:NUMBER (its number among all).
+    force: write the recipe even if its node does not compute what its pattern does."""
     found = load(pattern, "Pattern")
     if (node_def is None) == (model is None):
-        raise FusebertError("give a node definition, or the model to derive it from (--model), and not both")
+        raise FusebertError("give either a node definition or --model, the model to derive it from")
     recipe = message("Recipe")
     recipe.source_pattern.CopyFrom(found)
     where = str(node_def)
@@ -73,7 +73,7 @@ def make_recipe(
 
 
 def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False) -> list[str]:
-    """Refuses a recipe whose node cannot take its pattern's place; gives what else is worth saying."""
+    """Refuses a recipe whose node cannot replace its pattern; returns notes for the report."""
     target, notes = recipe.target_node, []
     names = {edge.node for edge in pattern.inputs}
     if not target.input:
@@ -81,16 +81,16 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
     for name in target.input:
         if Edge.of(name.removeprefix("^")).node not in names:
             raise FusebertError(
-                f"{path}: {target.name} reads {name!r}, which is no input of the pattern{suggest(name, names)}"
+                f"{path}: {target.name} reads {name!r}, which is not an input of the pattern{suggest(name, names)}"
             )
     if target.op in OPS:
         check_node(target)
     for problem in _contradictions(recipe.source_pattern, target):
         if not force:
-            raise FusebertError(f"{path}: {problem}. To do it all the same: --force")
-        notes.append(f"Not the same function: {problem}.")
+            raise FusebertError(f"{path}: {problem}; to use it anyway: --force")
+        notes.append(f"The node does not compute what the pattern does: {problem}.")
     if not pattern.sources:
-        notes.append("The pattern has names of inputs only, as the earlier tools made it: constants were not compared.")
+        notes.append("Constants were not compared: a pattern of the earlier tools stores only the names of its inputs.")
     read = read_by(target)
     weights = [name for name, one in pattern.sources.items() if one.op == "ReadVariableOp" and name not in read]
     if weights:
@@ -102,29 +102,32 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
 
 
 def read_by(node: Any) -> set[str]:
-    """What a recipe's node reads or waits for."""
+    """The nodes that a recipe's node reads or has as control inputs."""
     return {Edge.of(name.removeprefix("^")).node for name in node.input}
 
 
 def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Output]:
-    """Which output of the recipe's node takes the place of which seed."""
+    """The output of the recipe's node that replaces each seed."""
     given = {one.seed: Output(one.name, one.index, one.number) for one in recipe.outputs}
     target = recipe.target_node
     if not given and len(pattern.seeds) == 1:
         given = {pattern.seeds[0]: Output(OUTPUTS.get(target.op, ("",))[0], 0, 0)}
     for seed in pattern.seeds:
         if seed not in given:
-            raise FusebertError(f"the recipe does not say which output of {target.name} takes the place of {seed}")
+            raise FusebertError(
+                f"the recipe does not say which output of {target.name} replaces {seed}; make it with make-recipe "
+                f"--output {seed}=NAME:0"
+            )
         if in_function and not given[seed].name:
             raise FusebertError(
-                f"the recipe does not name the output of {target.op}, which is needed inside functions: make it with "
-                f"make-recipe --output {seed}=NAME:0"
+                f"the recipe does not name the output of {target.op}, needed inside a function; make the recipe "
+                f"with make-recipe --output {seed}=NAME:0"
             )
     return given
 
 
 def _contradictions(pattern: Any, node: Any) -> Iterator[str]:
-    """Where a Bert node does not compute what a pattern does: activation and epsilon, as far as they can be seen."""
+    """The differences between a Bert node's activation and LayerNorm epsilon and those visible in the pattern."""
     if node.op not in OPS:
         return
     settings = settings_of(node)
@@ -151,7 +154,7 @@ def _contradictions(pattern: Any, node: Any) -> Iterator[str]:
 
 
 def _scalar(constant: Any) -> float | None:
-    """The number that a Const of a pattern is."""
+    """The value of a scalar Const of a pattern, or None."""
     tensor = next((e.value.tensor for e in constant.attr if e.key == "value"), None) if constant is not None else None
     if tensor is None or tensor.tensor_shape.dim or tensor.dtype == STRING:
         return None
@@ -165,17 +168,19 @@ def _output(text: str) -> tuple[str, Output]:
         index = int(numbers[0]) if numbers else 0
         return seed, Output(name, index, int(numbers[1]) if len(numbers) > 1 else index)
     except ValueError:
-        raise FusebertError(f"--output {text!r} is not SEED=NAME:INDEX, such as layer_11/add_1=encoded:0") from None
+        raise FusebertError(
+            f"--output {text!r} is malformed; use SEED=NAME:INDEX, as in layer_11/add_1=encoded:0"
+        ) from None
 
 
 def _check_seeds(given: dict[str, Output], pattern: Pattern) -> None:
     for seed in given:
         if seed not in pattern.seeds:
-            raise FusebertError(f"{seed!r} is no seed of the pattern; those are {', '.join(pattern.seeds)}")
+            raise FusebertError(f"{seed!r} is not a seed of the pattern; its seeds are {', '.join(pattern.seeds)}")
 
 
 def _strip(recipe: Any, pattern: Pattern) -> None:
-    """Takes out the numbers of weights that the node reads: they do not count, and belong to one model."""
+    """Removes the values of constants that the node reads: they are one model's weights and are not compared."""
     for one in recipe.source_pattern.input_nodes:
         if one.op == "Const" and one.name in pattern.free:
             del one.attr[:]

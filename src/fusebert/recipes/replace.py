@@ -1,5 +1,5 @@
-"""Replace: a model and a Recipe -> the same model with the recipe's node wherever its pattern is. What is not replaced
-stays as it was; nothing is written where the pattern is not found."""
+"""Replace: a model and a Recipe -> the same model with the recipe's node in place of every occurrence of its pattern.
+The rest of the model is unchanged; if the pattern does not occur, nothing is written."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from fusebert.report import Report, Table
 
 
 class NotFoundError(FusebertError):
-    """The pattern is nowhere in the model; nothing was written."""
+    """The model does not contain the pattern; nothing was written."""
 
 
 @dataclass
 class _Done:
-    """What was changed."""
+    """Rows and notes of the report."""
 
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -45,17 +45,17 @@ def replace_pattern(
     prune: bool = False,
     overwrite: bool = False,
 ) -> Report:
-    """Writes `path` to `out` with the recipe's node instead of every occurrence of its pattern.
+    """Writes `path` to `out` with the recipe's node in place of every occurrence of its pattern.
 
-    ignored, compared: attributes that do not count, and those with an underscore (or device) that do.
-    explain: also tell why other candidates were not taken.
-    force: use a recipe whose node is seen not to compute what its pattern does.
-    verify: run both in TensorFlow before anything is written.
+    ignored: attributes that are not compared. compared: attributes with a leading underscore, or `device`, that are.
+    explain: also report why other candidates were refused.
+    force: use the recipe even if its node does not compute what its pattern does.
+    verify: compare the answers of both models before anything is written.
     prune: remove functions that nothing refers to."""
     made, out = load(recipe, "Recipe"), Path(out)
     graphs = open_file(path)
     if out.resolve() in {graphs.file.resolve(), Path(path).resolve()}:
-        raise FusebertError(f"{out} exists and is the model itself, which is never overwritten; choose another place")
+        raise FusebertError(f"{out} is the model itself, which is never overwritten; choose another output path")
     write.check(out, graphs.replaces(out) if overwrite else None)
     meta = graphs.meta(meta_graph)
     pattern = Pattern(made.source_pattern, read_by(made.target_node))
@@ -67,7 +67,7 @@ def replace_pattern(
         if places:
             _Replacing(Editor(scope, graphs.payloads), made, pattern).apply(places, done)
     if not done.rows:
-        raise NotFoundError(f"{path}: the pattern is not in it; nearest was {_nearest(locator, explain)}")
+        raise NotFoundError(f"{path} does not contain the pattern; nearest candidate: {_nearest(locator, explain)}")
     if prune:
         done.notes.append(f"{prune_functions(meta)} functions that nothing refers to were removed.")
     if verify:
@@ -84,10 +84,10 @@ def replace_pattern(
 
 
 def _nearest(locator: Locator, explain: bool) -> str:
-    """What came nearest; with `explain` the next two as well."""
+    """The nearest candidate; with `explain`, the nearest three."""
     wanted = locator.pattern.nodes[locator.pattern.roots[0]].op
-    told = "; next was ".join(map(str, _others(locator)[: 3 if explain else 1]))
-    return told or f"nothing: no node that may end it is a {wanted}"
+    candidates = "; next: ".join(map(str, _others(locator)[: 3 if explain else 1]))
+    return candidates or f"none, because the model has no {wanted}, with which the pattern ends"
 
 
 def _others(locator: Locator) -> list[Any]:
@@ -95,7 +95,7 @@ def _others(locator: Locator) -> list[Any]:
 
 
 def _verify(graphs: TensorFlowFile, path: Path, out: Path) -> list[str]:
-    """Runs the original and the new model, by TensorFlow if it is installed; raises DifferentError if they differ."""
+    """Compares the answers of both models, run by TensorFlow if installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -106,10 +106,10 @@ def _verify(graphs: TensorFlowFile, path: Path, out: Path) -> list[str]:
         if not same.same:
             worst = max(same, key=lambda one: one.worst_error)
             raise DifferentError(
-                f"{path} with the recipe's node answers differently: {worst.output} by {worst.worst_error:.3g} of "
-                "its scale; nothing was written"
+                f"{path}: with the recipe's node the answers differ: {worst.output} by {worst.worst_error:.3g} of its "
+                "scale; nothing was written"
             )
-    compared = f"Compared with the original, both run by {same.run_by}: the answers are the same within tolerance."
+    compared = f"Compared with the original, both run by {same.run_by}: the answers agree within tolerance."
     return [compared, *same.notes]
 
 
@@ -121,10 +121,11 @@ class _Replacing:
         self._outputs = outputs_of(recipe, pattern, bool(self._scope.function))
 
     def apply(self, places: Sequence[Occurrence], done: _Done) -> None:
-        """Puts a node into each place, lets others read it, and removes what nothing needs any more."""
+        """Adds the new node for each occurrence, connects its consumers, and removes the nodes that are no longer
+        needed."""
         scope, editor = self._scope, self._editor
-        inside: dict[str, str] = {}  # node that goes -> the new one
-        instead: dict[str, str] = {}  # seed -> tensor that takes its place
+        inside: dict[str, str] = {}  # removed node -> new node
+        instead: dict[str, str] = {}  # seed -> tensor that replaces it
         names: list[str] = []
         for place in places:
             name = self._free_name([*scope.nodes, *scope.arguments, *names])
@@ -137,7 +138,7 @@ class _Replacing:
         gone = {*inside, *(name for place in places for name in place.unread)}
         if scope.function:
             editor.rewire(instead, inside)
-        else:  # somebody may ask for a seed by its name
+        else:  # the nodes of a main graph can be fetched by name, so a seed keeps its name
             gone -= set(instead)
             for seed, tensor in instead.items():
                 editor.alias(seed, tensor)
@@ -147,7 +148,7 @@ class _Replacing:
             if place.unread:
                 some = ", ".join(sorted(place.unread)[:3])
                 done.notes.append(
-                    f"{len(place.unread)} nodes that nobody reads, computed from removed nodes, were removed: {some}."
+                    f"{len(place.unread)} unread nodes that depend on the replaced nodes were removed too: {some}."
                 )
             done.rows.append((scope.where, name, len(place.inside), len(self._recipe.target_node.input), len(dead)))
 
@@ -159,14 +160,16 @@ class _Replacing:
         return str(name)
 
     def _add(self, place: Occurrence, name: str) -> None:
-        """Adds the recipe's node; it waits for what the old nodes waited for, and keeps their device and shape."""
+        """Adds the recipe's node with the control inputs, the device and the output shape of the nodes it replaces."""
         node = self._scope.messages.add()
         node.CopyFrom(self._recipe.target_node)
         node.name = name
         del node.input[:]
         node.input.extend(_bound(place.inputs, text) for text in self._recipe.target_node.input)
-        waited = {c: None for n in sorted(place.inside) for c in self._scope.nodes[n].controls if c not in place.inside}
-        node.input.extend(f"^{c}" for c in waited if f"^{c}" not in node.input)
+        controls = {
+            c: None for n in sorted(place.inside) for c in self._scope.nodes[n].controls if c not in place.inside
+        }
+        node.input.extend(f"^{c}" for c in controls if f"^{c}" not in node.input)
         devices = {self._scope.nodes[n].message.device for n in place.inside}
         if not node.device and len(devices) == 1 and "GPU" not in (device := devices.pop()).upper():
             node.device = device
@@ -184,13 +187,15 @@ def _tensor(scope: Scope, name: str, output: Output) -> str:
 
 
 def _bound(inputs: Mapping[Edge, Edge], text: str) -> str:
-    """The tensor that stands for an input of the recipe's node, which may be named without its port."""
+    """The tensor bound to an input of the recipe's node; the input may be named without its port."""
     wanted = Edge.of(text.removeprefix("^"))
     fitting = [found for edge, found in inputs.items() if edge == wanted] or [
         found for edge, found in inputs.items() if edge.node == wanted.node
     ]
     if len(set(fitting)) != 1:
         raise FusebertError(
-            f"{text!r} of the recipe's node can be any of {', '.join(e.text for e in fitting) or 'none'}"
+            f"input {text!r} of the recipe's node is ambiguous; name one of {', '.join(e.text for e in fitting)}"
+            if fitting
+            else f"input {text!r} of the recipe's node is not an input of the pattern"
         )
     return f"^{fitting[0].node}" if text.startswith("^") else fitting[0].text

@@ -1,4 +1,5 @@
-"""Walk: one candidate, node by node back from a root: an occurrence of the pattern, or where it stopped and why."""
+"""Walk: a pattern and one candidate node, compared node by node backwards -> an occurrence, or where matching stopped
+and why."""
 
 from __future__ import annotations
 
@@ -11,17 +12,18 @@ from fusebert.recipes.constants import Inputs
 from fusebert.recipes.equivalence import COMMUTATIVE, PASSTHROUGH, difference
 from fusebert.recipes.pattern import Occurrence, Pattern, Refusal
 
-_ANY = -1  # the port of a seed, which is not read through an edge
-_LOOK = 3  # how far inputs are looked at to tell which of two orders is meant
-_QUIET = 100  # nodes that pass something on, one after the other: more is a circle
-_STEPS = 40  # times the pattern's nodes: then a candidate is given up
+_ANY = -1  # the port of a seed, which is reached through no edge
+_LOOKAHEAD = 3  # levels of inputs compared to choose between the two orders of a commutative operation
+_MOST_PASSTHROUGH = 100  # passthrough nodes in a row; more are a cycle
+_STEPS = 40  # steps per node of the pattern before a candidate is given up
 
 _Agenda = tuple[Edge, Edge, "_Agenda"] | None
 
 
 @dataclass
 class Walk:
-    """One candidate: what stands for what so far, what is still to be compared, and where another way was open."""
+    """The state of one candidate: the nodes and tensors bound so far, a trail to undo them, and the open
+    alternatives."""
 
     pattern: Pattern
     allowed: Inputs
@@ -54,14 +56,14 @@ class Walk:
                     start: _Agenda = (Edge(following, index=_ANY), Edge(other.name, index=_ANY), None)
                     self.open.append((start, len(self.trail)))
                 if not self.open:
-                    return self._refusal(node, "no node is left for another seed")
+                    return self._refusal(node, "no node is left for the pattern's next seed")
                 agenda = self._another()
                 continue
             steps -= 1
             wanted, found, rest = agenda
             result = self._step(wanted, found)
             if steps < 0:
-                return self._refusal(node, "there are too many ways to match it")
+                return self._refusal(node, "the limit on matching steps was reached")
             if isinstance(result, str):
                 at = (len(self.nodes), wanted.node, found.node, result)
                 self.worst = max(self.worst, at, key=lambda one: one[0])
@@ -89,7 +91,7 @@ class Walk:
         return Refusal(self.scope.where, node.name, max(matched, 0), of, wanted, found, reason or why)
 
     def _step(self, wanted: Edge, found: Edge) -> str | list[list[tuple[Edge, Edge]]]:
-        """Lets one tensor stand for another: why that cannot be, or the ways to go on."""
+        """Binds a tensor of the pattern to one of the graph: the reason why it cannot be, or the ways to continue."""
         pattern = self.pattern
         p, g = pattern.nodes.get(wanted.node), self.scope.nodes.get(found.node)
         if p is None:
@@ -97,14 +99,15 @@ class Walk:
         if p.name in self.nodes:
             if g is not None and self.nodes[p.name] == g.name:
                 return [[]] if same_port(wanted, found, p.op) else self._ports(wanted, found)
-            if g is None or not _passes(g):
-                return f"the pattern has the same node here as at {self.nodes[p.name]}"
+            if g is None or not _is_passthrough(g):
+                return f"the pattern has here the node that {self.nodes[p.name]} is bound to"
         if g is None:
             return f"it is an argument, but the pattern has {p.op} here"
-        quiet_p, quiet_g = _passes(p) and wanted.index != _ANY, _passes(g) and found.index != _ANY
-        if p.op != g.op and quiet_p and p.name not in pattern.seeds:
+        passthrough_p = _is_passthrough(p) and wanted.index != _ANY
+        passthrough_g = _is_passthrough(g) and found.index != _ANY
+        if p.op != g.op and passthrough_p and p.name not in pattern.seeds:
             return [[(p.inputs[0], found)]]
-        if (p.op != g.op or p.name in self.nodes) and quiet_g:
+        if (p.op != g.op or p.name in self.nodes) and passthrough_g:
             if g.name not in self.passed:
                 self._note(self.passed, g.name, None)
             return [[(wanted, g.inputs[0])]]
@@ -119,7 +122,7 @@ class Walk:
         if wanted.index != _ANY and not same_port(wanted, found, p.op):
             return self._ports(wanted, found)
         if g.name in self.back:
-            return f"it stands for {self.back[g.name]} of the pattern already"
+            return f"it is already bound to {self.back[g.name]} of the pattern"
         if g.name in self.taken:
             return "it belongs to another occurrence"
         if len(p.inputs) != len(g.inputs):
@@ -128,14 +131,14 @@ class Walk:
 
     @staticmethod
     def _ports(wanted: Edge, found: Edge) -> str:
-        return f"its output {found.text} is read, where the pattern reads {wanted.text}"
+        return f"its output {found.text} is read, but the pattern reads {wanted.text}"
 
     def _bind(self, wanted: Edge, found: Edge) -> str | None:
         if wanted in self.inputs:
             if self._plain(self.inputs[wanted]) == self._plain(found):
                 return None
             if wanted.node not in self.pattern.constants:
-                return f"{found.text} is read, but elsewhere {self.inputs[wanted].text} stands for {wanted.text}"
+                return f"{found.text} is read, but {wanted.text} is already bound to {self.inputs[wanted].text}"
         if reason := self.allowed.mismatch(self.scope, wanted.node, found):
             return reason
         if wanted in self.inputs or wanted.node in self.pattern.constants:  # equal constants may be shared
@@ -143,12 +146,12 @@ class Walk:
                 self._note(self.inputs, wanted, found)
             return None
         if found in self.bound:
-            return f"{found.text} is read, which stands for {self.bound[found].text} of the pattern already"
+            return f"{found.text} is read, but it is already bound to {self.bound[found].text} of the pattern"
         self._note(self.inputs, wanted, found, self.bound)
         return None
 
     def _plain(self, edge: Edge) -> Edge:
-        """A tensor without the nodes that only pass it on."""
+        """The tensor before any passthrough nodes."""
         return _behind(self.scope.nodes, edge, "")
 
     def _note(self, kept: dict[Any, Any], key: Any, value: Any, back: dict[Any, Any] | None = None) -> None:
@@ -162,11 +165,11 @@ class Walk:
         if p.op not in COMMUTATIVE or len(straight) != 2:
             return [straight]
         swapped = [(p.inputs[0], g.inputs[1]), (p.inputs[1], g.inputs[0])]
-        likely = [order for order in (straight, swapped) if all(self._alike(a, b, _LOOK) for a, b in order)]
+        likely = [order for order in (straight, swapped) if all(self._alike(a, b, _LOOKAHEAD) for a, b in order)]
         return likely or [straight]
 
     def _alike(self, wanted: Edge, found: Edge, depth: int) -> bool:
-        """Whether one tensor may stand for another, as far as can be seen from here."""
+        """Whether a tensor may match one of the pattern, judged by its inputs up to `depth` levels."""
         pattern = self.pattern
         p, g = pattern.nodes.get(wanted.node), self.scope.nodes.get(found.node)
         if p is not None:
@@ -193,16 +196,16 @@ class Walk:
         return p.op in COMMUTATIVE and all(self._alike(a, b, depth - 1) for a, b in swapped)
 
 
-def _passes(node: Node) -> bool:
-    """Whether a node gives what it is given."""
+def _is_passthrough(node: Node) -> bool:
+    """Whether a node's output is its one input."""
     return node.op in PASSTHROUGH and len(node.inputs) == 1
 
 
 def _behind(nodes: Mapping[str, Node], edge: Edge, op: str) -> Edge:
-    """What a tensor is before nodes that only pass it on; one of operation `op` is not passed over."""
-    for _ in range(_QUIET):
+    """The tensor before any passthrough nodes, stopping at a node of operation `op`."""
+    for _ in range(_MOST_PASSTHROUGH):
         node = nodes.get(edge.node)
-        if node is None or node.op == op or not _passes(node):
+        if node is None or node.op == op or not _is_passthrough(node):
             break
         edge = node.inputs[0]
     return edge

@@ -161,7 +161,7 @@ class Editor:
                 above.add(node.name)
                 waiting += [*(edge.node for edge in node.inputs), *node.controls]
         for name in above.difference(names):
-            for reader, _ in self.scope.readers.get(name, ()):
+            for reader, _ in self.scope.consumers.get(name, ()):
                 if reader.name not in above:
                     yield from self.scope.unread_from(reader) or ()
 

@@ -89,7 +89,7 @@ class Scope:
     nodes: Mapping[str, Node]
     arguments: Mapping[str, int]
     kept: Mapping[str, str]
-    readers: Mapping[str, Sequence[tuple[Node, Edge]]]
+    consumers: Mapping[str, Sequence[tuple[Node, Edge]]]
     waiting: Mapping[str, Sequence[Node]]
     messages: Any = field(repr=False)
     definition: Any = field(repr=False)
@@ -117,7 +117,7 @@ class Scope:
             if one.op not in _SHAPES or known or len(found) > _LONGEST_CHAIN:
                 return None
             found.add(one.name)
-            waiting += [reader for reader, _ in self.readers.get(one.name, ()) if reader.name not in found]
+            waiting += [reader for reader, _ in self.consumers.get(one.name, ()) if reader.name not in found]
         return found
 
     def check_name(self, name: str, what: str) -> None:
@@ -183,11 +183,11 @@ def _scope(
     function: str, nodes: dict[str, Node], arguments: dict[str, int], kept: dict[str, str], messages: Any,
     definition: Any,
 ) -> Scope:  # fmt: skip
-    readers: dict[str, list[tuple[Node, Edge]]] = {}
+    consumers: dict[str, list[tuple[Node, Edge]]] = {}
     waiting: dict[str, list[Node]] = {}
     for node in nodes.values():
         for edge in node.inputs:
-            readers.setdefault(edge.node, []).append((node, edge))
+            consumers.setdefault(edge.node, []).append((node, edge))
         for name in node.controls:
             waiting.setdefault(name, []).append(node)
-    return Scope(function, nodes, arguments, kept, readers, waiting, messages, definition)
+    return Scope(function, nodes, arguments, kept, consumers, waiting, messages, definition)
