@@ -251,3 +251,30 @@ def test_ragged_rows_are_those_of_a_padded_batch(tmp_path, family):
         model.rows(ids[mask], offsets, [0])
     with pytest.raises(FusebertError, match="positions for"):
         model.rows(np.ones(999, int), [0, 999])
+
+
+@pytest.mark.parametrize("head", ["none", "sequence", "token", "question", "masked"])
+def test_the_head_on_ragged_rows_gives_the_bits_of_a_padded_run(tmp_path, head):
+    model = fusebert.load(make_checkpoint(tmp_path / head, head=head), threads=1)
+    lengths = [3, 5, 1]
+    ids = np.random.default_rng(0).integers(2, 9, (3, 5))
+    mask = np.arange(5) < np.array(lengths)[:, None]
+    offsets = np.cumsum([0, *lengths])
+    got = model.head(model.rows(ids[mask], offsets), offsets)
+    outputs = model.run(ids, mask.astype(np.int64), padding="skip")
+    if head == "question":
+        want = np.stack([outputs["start_logits"], outputs["end_logits"]], -1)[mask]
+    else:
+        want = outputs["pooler_output"] if head == "none" else outputs["logits"]
+        want = want if head in ("none", "sequence") else want[mask]
+    assert np.array_equal(got, want)
+    if head in ("none", "sequence"):
+        with pytest.raises(FusebertError, match="first row"):
+            model.head(model.rows([2], [0, 1, 1]), [0, 1, 1])
+
+
+def test_the_tokenizer_is_there_where_the_folder_has_one(tmp_path):
+    assert fusebert.load(make_checkpoint(tmp_path / "without")).tokenizer is None
+    tokenizer = fusebert.load(make_checkpoint(tmp_path / "with", vocab=True)).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.max_length == 20

@@ -11,6 +11,8 @@ import numpy as np
 
 from fusebert.engine import answers
 from fusebert.engine.native import Engine, Observer, steps
+from fusebert.engine.pooling import check_pooling
+from fusebert.engine.pooling import pool as pool_rows
 from fusebert.engine.quantize import convert, smooth
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
@@ -27,7 +29,6 @@ from fusebert.values.plan import PRODUCTS, Plan, make_plan
 from fusebert.values.traverse import layers
 
 PADDING = ("auto", "skip", "compute")
-POOLING = ("mean", "cls", "max")
 
 
 def load(
@@ -130,6 +131,11 @@ class Model:
         self._engine = Engine(network, plan, threads)
 
     @property
+    def tokenizer(self) -> Tokenizer | None:
+        """What texts are tokenised with, if the model's folder has it."""
+        return self._tokenizer
+
+    @property
     def threads(self) -> int:
         """Threads a call may use."""
         return self._engine.threads
@@ -183,6 +189,16 @@ class Model:
         batch = Batch.ragged([int(n) for n in np.diff(ends)])
         return self._engine.encoder.run(self._embed(ids, ends, types), batch)[0]
 
+    def head(self, rows: Array, offsets: Any) -> Array:
+        """What the head makes of ragged rows, as `rows` returns them: `[sequences, outputs]` where it reads the first
+        row of each sequence (a classifier, or the pooler of a model without one), else `[tokens, outputs]`."""
+        if not self.network.head.reads_first:
+            return self._engine.head(rows)
+        ends = _flat("offsets", offsets)
+        if (np.diff(ends) < 1).any():
+            raise FusebertError("offsets: the head reads the first row of each sequence, and one has none")
+        return self._engine.head(rows[ends[:-1]])
+
     def encode(
         self,
         texts: Sequence[Text],
@@ -194,20 +210,12 @@ class Model:
         """One embedding per text or pair, `[texts, hidden]`, in the order given.
 
         Texts run sorted by length, about `batch_tokens` tokens at a time; nothing is padded."""
-        _choice("pooling", pooling, POOLING)
+        check_pooling(pooling)
         tokens = self._tokenize(texts)
         embeddings = np.zeros((len(tokens), self.network.encoder.hidden_size), np.float32)
 
         def pool(numbers: list[int], rows: Array, batch: Batch) -> None:
-            filled = np.flatnonzero(np.diff(batch.offsets))
-            begins = batch.offsets[:-1][filled]
-            if pooling == "cls" or not len(filled):
-                pooled = rows[begins]
-            elif pooling == "max":
-                pooled = np.maximum.reduceat(rows, begins)
-            else:
-                pooled = np.add.reduceat(rows, begins) / np.diff(batch.offsets)[filled, None]
-            embeddings[np.asarray(numbers)[filled]] = pooled
+            embeddings[numbers] = pool_rows(rows, batch.offsets, pooling)
 
         self._each_batch(tokens, batch_tokens, pool, "encoding", progress)
         if normalize:
