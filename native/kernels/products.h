@@ -114,6 +114,7 @@ template <class P>
 constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + P::kRows));
 
 constexpr int kStride = 4;  // groups from one fetch of memory to the next
+constexpr int kLine = 64;   // bytes that one fetch brings
 
 FB_INLINE vf to_float(vf sum, const InputRows& rows, const PackedWeights&, int64_t row, int64_t) {
   return rows.scale ? sum * rows.scale[row] : sum;
@@ -164,7 +165,7 @@ constexpr Finish<P> kFinish[] = {
 };
 
 // Adds the products of some groups of inputs to the sums of a tile, which begin as zeros if this is the first slice.
-// On the way, memory from `ahead` on is fetched, every `step` bytes.
+// On the way, memory from `ahead` on is fetched, `step` bytes at a time.
 template <class P, int Rows, int Vectors>
 void tile(const void* inputs, const void* panel, int64_t groups, bool first, typename P::Sum* sums, const char* ahead,
           int64_t step) {
@@ -205,7 +206,7 @@ void tile(const void* inputs, const void* panel, int64_t groups, bool first, typ
   };
   int64_t k = 0;
   for (; k + kStride <= groups; k += kStride, ahead += step) {
-    __builtin_prefetch(ahead, 0, 2);
+    for (int64_t line = 0; line < step; line += kLine) __builtin_prefetch(ahead + line, 0, 2);
 #pragma GCC unroll 4
     for (int i = 0; i < kStride; i += P::kJoined) add_joined();
   }
