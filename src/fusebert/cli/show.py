@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -57,6 +58,11 @@ def _grid(facts: Mapping[str, Any]) -> Any:
 def show_text(text: str) -> None:
     """Prints a text as it is, to be copied or piped."""
     print(text, end="" if text.endswith("\n") else "\n")
+
+
+def show_status(sentence: str) -> None:
+    """Prints a sentence about what happens to standard error, at once."""
+    print(f"fusebert: {sentence}", file=sys.stderr, flush=True)
 
 
 def show_error(message: str, as_json: bool = False) -> None:

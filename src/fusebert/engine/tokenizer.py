@@ -16,12 +16,13 @@ Text = str | tuple[str, str]
 @dataclass(frozen=True)
 class Tokens:
     """One tokenised text: ids, token types, and for each token its characters in the text it comes from, which is the
-    first (0), the second (1), or none for special tokens."""
+    first (0), the second (1), or none for special tokens; and whether the text was too long and is cut."""
 
     ids: list[int]
     kinds: list[int]
     spans: list[tuple[int, int]]
     sources: list[int | None]
+    cut: bool = False
 
 
 class Tokenizer:
@@ -62,11 +63,22 @@ class Tokenizer:
             raise _told("the tokenizer cannot encode these texts", error) from None
         if any(len(e.ids) > self.max_length for e in encodings):
             raise FusebertError(f"the tokenizer's special tokens alone do not fit into {self.max_length} tokens")
-        return [Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids) for e in encodings]
+        return [
+            Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids, len(e) == self.max_length and bool(e.overflowing))
+            for e in encodings
+        ]
 
-    def decode(self, ids: list[int]) -> str:
-        """Ids back to text, special tokens included."""
-        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+    def decode(self, ids: list[int], skip_special: bool = False) -> str:
+        """Ids back to text, with or without special tokens."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=skip_special))
+
+    def words(self, ids: list[int]) -> list[str]:
+        """Each id as the vocabulary spells it."""
+        return [str(self._tokenizer.id_to_token(i)) for i in ids]
+
+    def text(self) -> str:
+        """All that tokenizer.json would hold."""
+        return str(self._tokenizer.to_str())
 
     def mask_id(self) -> int | None:
         """The id of the mask token, or None where there is none."""

@@ -1,0 +1,108 @@
+"""The command that serves models."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fusebert.cli.app import HeadOption, Threads, Tokenizer, app
+from fusebert.cli.show import show_error, show_status
+from fusebert.errors import FusebertError
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@app.command(epilog="Example: fusebert serve ./my-bert-int8 --port 8080")
+def serve(
+    models: Annotated[list[str], typer.Argument(help="A model, or several as NAME=PATH, in any form that run takes.")],
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="Embeddings: mean, cls or max; default: what the model's folder says, or mean.")
+    ] = None,
+    head: HeadOption = None,
+    tokenizer: Tokenizer = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8080,
+    threads: Threads = None,
+    workers: Annotated[int, typer.Option(min=1, max=256, help="Batches that run side by side.")] = 1,
+    max_batch_tokens: Annotated[int, typer.Option(min=16, max=1 << 20, help="The most tokens of a batch.")] = 8192,
+    max_queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 8192,
+    max_wait: Annotated[float, typer.Option(min=0, help="Seconds: what would wait longer is refused.")] = 5.0,
+    memory: Annotated[str, typer.Option(help="Bytes for queue, batches and answers: 512MiB, 1GiB.")] = "1GiB",
+    max_body: Annotated[str, typer.Option(help="Bytes of a request.")] = "8MiB",
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 512,
+    max_text: Annotated[str, typer.Option(help="Bytes of a text.")] = "100KiB",
+    api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    drain: Annotated[float, typer.Option(min=0, help="Seconds that answers may take after SIGTERM.")] = 30.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+) -> None:
+    """Serve models over HTTP, in the protocols that clients already speak: docs/serving.md."""
+    try:
+        from fusebert.serve.batcher import Limits
+        from fusebert.serve.http import Bounds
+        from fusebert.serve.server import Settings
+        from fusebert.serve.server import serve as work
+    except ImportError as error:
+        show_error(f"serving needs {error.name}: pip install 'fusebert[serve]'")
+        raise typer.Exit(2) from None
+    try:
+        if (tls_cert is None) != (tls_key is None):
+            raise FusebertError("--tls-cert and --tls-key belong together; give both")
+        settings = Settings(
+            models=read_names(models), precision=precision, head=head, pooling=pooling, tokenizer=tokenizer,
+            threads=threads, workers=workers, host=host, port=port, key=read_key(api_key_file), certificate=tls_cert,
+            private_key=tls_key, drain=drain,
+            limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
+            bounds=Bounds(read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text")),
+        )  # fmt: skip
+        if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
+            show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")
+        work(settings, (lambda _: None) if quiet else show_status)
+    except FusebertError as error:
+        show_error(str(error))
+        raise typer.Exit(2) from None
+
+
+def read_names(models: list[str]) -> dict[str, Path]:
+    """Paths by name; a path alone is named after its file or folder."""
+    named = {}
+    for word in models:
+        name, sign, path = word.partition("=")
+        if not sign or "/" in name:
+            name, path = Path(word).resolve().name.split(".")[0] or "model", word
+        if not re.fullmatch(r"[\w.-]{1,100}", name):
+            raise FusebertError(
+                f"the name {name!r:.40} has other characters than letters, digits, _, . and -; use NAME=PATH"
+            )
+        if name in named:
+            raise FusebertError(f"two models are called {name!r}; give them names: NAME=PATH")
+        named[name] = Path(path)
+    return named
+
+
+def read_bytes(text: str, option: str) -> int:
+    """A number of bytes such as 1GiB, 512MiB or 100000."""
+    found = re.fullmatch(r"(\d{1,15}) ?([kmg]?)(?:i?b)?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise FusebertError(f"{option}: a number of bytes such as 512MiB is expected, not {text!r:.40}")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def read_key(path: Path | None) -> str:
+    """The key in a file, or none."""
+    if path is None:
+        return ""
+    try:
+        key = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FusebertError(f"{path} cannot be read as a key: {type(error).__name__}") from None
+    if not key:
+        raise FusebertError(f"{path} is empty; it must hold the key that clients send")
+    return key

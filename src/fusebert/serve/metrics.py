@@ -1,0 +1,86 @@
+"""Metrics for Prometheus: times of each stage and answers by status, recorded once a request; what batchers count, read
+when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from fusebert.serve.batcher import LANES
+from fusebert.serve.service import Request, Service, clock
+
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.13, 0.2, 0.35, 0.5, 1, 2, 5, 10, 30)
+STAGES = ("total", "tokenisation", "queue", "inference")
+
+
+class Metrics:
+    """The metrics of a server, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._answers = Counter(
+            "fusebert_requests", "Answers by path and status", ["path", "status"], registry=self._registry
+        )
+        seconds = Histogram(
+            "fusebert_seconds", "Seconds of a request's stages", ["stage"], buckets=_BUCKETS, registry=self._registry
+        )
+        self._stages = {stage: seconds.labels(stage) for stage in STAGES}
+        self._services: Iterable[Service] = ()
+        self._registry.register(self)
+
+    def watch(self, services: Iterable[Service]) -> None:
+        """Shows what the batchers of these services count."""
+        self._services = services
+
+    def record(self, path: str, status: int, begun: float, request: Request) -> None:
+        """A request has been answered."""
+        self._answers.labels(path, str(status)).inc()
+        if status == 200:
+            self._stages["total"].observe(clock() - begun)
+            for _, task in request.tasks:
+                self._stages["tokenisation"].observe(task.tokenised - task.arrived)
+                self._stages["queue"].observe(task.started - task.tokenised)
+                self._stages["inference"].observe(task.ended - task.started)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What batchers count, by model."""
+        gauges: dict[str, tuple[str, Any]] = {
+            "queue_sequences": ("Sequences that wait", lambda b: b.sequences),
+            "memory_bytes": ("Bytes of requests that are not answered yet", lambda b: b.bytes),
+            "seconds_per_token": ("The pace that is expected", lambda b: b.seconds_per_token),
+            "budget_tokens": ("Tokens that close a batch", lambda b: b.budget),
+        }
+        services = list(self._services)
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"fusebert_{name}", text, labels=["model"])
+            for service in services:
+                gauge.add_metric([service.name], value(service.batcher))
+            yield gauge
+        waiting = GaugeMetricFamily("fusebert_queue_tokens", "Tokens that wait, by lane", labels=["model", "lane"])
+        counted = {
+            ("batches",): CounterMetricFamily("fusebert_batches", "Batches", labels=["model"]),
+            ("tokens",): CounterMetricFamily("fusebert_tokens", "Tokens in batches", labels=["model"]),
+            ("sequences",): CounterMetricFamily("fusebert_sequences", "Sequences in batches", labels=["model"]),
+        }
+        refused = CounterMetricFamily("fusebert_refused", "Requests refused", labels=["model", "reason", "lane"])
+        crashes = CounterMetricFamily("fusebert_worker_crashes", "Workers replaced", labels=["model"])
+        for service in services:
+            batcher = service.batcher
+            crashes.add_metric([service.name], service.crashes)
+            for lane in LANES:
+                waiting.add_metric([service.name, lane], batcher.waiting(lane))
+            for key, value in list(batcher.counts.items()):
+                if key in counted:
+                    counted[key].add_metric([service.name], value)
+                elif key[0] == "refused":
+                    refused.add_metric([service.name, *key[1:]], value)
+                elif key[0] == "late":
+                    refused.add_metric([service.name, "late", key[1]], value)
+        yield from (waiting, *counted.values(), refused, crashes)

@@ -1,0 +1,221 @@
+"""The routes of text-embeddings-inference, with /tag and /answer beside them, health, facts and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from fusebert.errors import FusebertError
+from fusebert.serve import calls
+from fusebert.serve.http import Asked, Call, HttpError
+from fusebert.serve.protocols.inputs import read_inputs, read_pairs, read_texts
+
+
+class Embed(msgspec.Struct):
+    inputs: Any
+    truncate: bool = True
+    normalize: bool = True
+    dimensions: int | None = None
+    model: str | None = None
+
+
+class Predict(msgspec.Struct):
+    inputs: Any
+    truncate: bool = True
+    raw_scores: bool = False
+    model: str | None = None
+
+
+class Sentences(msgspec.Struct):
+    source_sentence: str
+    sentences: list[str]
+
+
+class Similarity(msgspec.Struct):
+    inputs: Sentences
+    model: str | None = None
+
+
+class Tokenize(msgspec.Struct):
+    inputs: Any
+    model: str | None = None
+
+
+class Decode(msgspec.Struct):
+    ids: Any
+    skip_special_tokens: bool = True
+    model: str | None = None
+
+
+class Tag(msgspec.Struct):
+    inputs: Any
+    grouped: bool = True
+    model: str | None = None
+
+
+class Question(msgspec.Struct):
+    question: str
+    context: str
+
+
+class Answer(msgspec.Struct):
+    inputs: Question | list[Question]
+    model: str | None = None
+
+
+async def embed(asked: Asked, body: Embed) -> Any:
+    """Vectors of texts."""
+    inputs, _ = read_inputs(body.inputs, asked.server.bounds)
+    service = asked.server.service(body.model)
+    vectors = await calls.embed(service, inputs, asked.request, body.normalize, body.dimensions, body.truncate)
+    return vectors.tolist()
+
+
+async def embed_all(asked: Asked, body: Embed) -> Any:
+    """Vectors of every token."""
+    inputs, _ = read_inputs(body.inputs, asked.server.bounds)
+    found = await calls.embed_tokens(asked.server.service(body.model), inputs, asked.request, body.truncate)
+    return [rows.tolist() for rows in found]
+
+
+async def embed_sparse(asked: Asked, body: Embed) -> Any:
+    """Weights of the vocabulary."""
+    inputs, _ = read_inputs(body.inputs, asked.server.bounds)
+    found = await calls.embed_sparse(asked.server.service(body.model), inputs, asked.request, body.truncate)
+    return [[{"index": index, "value": value} for index, value in weights] for weights in found]
+
+
+async def predict(asked: Asked, body: Predict) -> Any:
+    """Labels of texts or pairs."""
+    inputs, single = read_pairs(body.inputs, asked.server.bounds)
+    service = asked.server.service(body.model)
+    found = await calls.classify(service, inputs, asked.request, body.raw_scores, body.truncate)
+    scores = [[{"score": score, "label": label} for label, score in labels] for labels in found]
+    return scores[0] if single else scores
+
+
+async def similarity(asked: Asked, body: Similarity) -> Any:
+    """Cosines of sentences to one."""
+    sentences = read_texts(body.inputs.sentences, asked.server.bounds, "sentences")
+    (source,) = read_texts([body.inputs.source_sentence], asked.server.bounds, "source_sentence")
+    return await calls.similarity(asked.server.service(body.model), source, sentences, asked.request)
+
+
+async def tag(asked: Asked, body: Tag) -> Any:
+    """Entities in texts."""
+    inputs, single = read_inputs(body.inputs, asked.server.bounds)
+    texts = [text for text in inputs if isinstance(text, str)]
+    if len(texts) != len(inputs):
+        raise FusebertError("inputs: texts are expected, not token ids")
+    found = await calls.tag(asked.server.service(body.model), texts, asked.request, body.grouped)
+    spans = [[asdict(span) for span in own] for own in found]
+    return spans[0] if single else spans
+
+
+async def answer(asked: Asked, body: Answer) -> Any:
+    """Answers to questions in their contexts."""
+    questions = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    read_texts([q.question for q in questions], asked.server.bounds, "question")
+    read_texts([q.context for q in questions], asked.server.bounds, "context")
+    pairs = [(q.question, q.context) for q in questions]
+    found = await calls.answer(asked.server.service(body.model), pairs, asked.request)
+    spans = [{"answer": s.text, "start": s.start, "end": s.end, "score": s.score} for s in found]
+    return spans if isinstance(body.inputs, list) else spans[0]
+
+
+async def tokenize(asked: Asked, body: Tokenize) -> Any:
+    """Tokens of texts."""
+    inputs, _ = read_inputs(body.inputs, asked.server.bounds)
+    texts = [text for text in inputs if isinstance(text, str)]
+    service = asked.server.service(body.model)
+    found = await asyncio.to_thread(calls.tokenize, service, texts)
+    return [
+        [
+            {"id": i, "text": word, "special": source is None, "start": span[0], "stop": span[1]}
+            for i, word, source, span in zip(t.ids, service.tokenizer.words(t.ids), t.sources, t.spans, strict=True)
+        ]
+        for t in found
+    ]
+
+
+async def decode(asked: Asked, body: Decode) -> Any:
+    """Texts of token ids."""
+    inputs, _ = read_inputs(body.ids, asked.server.bounds, "ids")
+    if any(isinstance(own, (str, tuple)) for own in inputs):
+        raise FusebertError("ids: token ids are expected")
+    ids = [[int(token) for token in own] for own in inputs]
+    return calls.decode(asked.server.service(body.model), ids, body.skip_special_tokens)
+
+
+async def invoke(asked: Asked, body: Predict) -> Any:
+    """What the model is for: labels, entities, or vectors."""
+    kind = asked.server.service(body.model).model.network.head.kind
+    if kind == "sequence":
+        return await predict(asked, body)
+    if kind == "token":
+        return await tag(asked, Tag(body.inputs))
+    return await embed(asked, Embed(body.inputs, truncate=body.truncate))
+
+
+def facts(asked: Asked, name: str | None = None) -> dict[str, Any]:
+    """What a model is."""
+    service = asked.server.service(name)
+    model, limits = service.model, service.batcher.limits
+    return {
+        "model_id": service.name,
+        "model_dtype": model.plan.precision,
+        "model_type": {"head": model.network.head.kind, "pooling": service.pooling},
+        "family": model.network.family,
+        "hidden_size": model.network.encoder.hidden_size,
+        "labels": list(model.network.labels),
+        "fingerprint": service.fingerprint,
+        "max_input_length": service.longest,
+        "max_batch_tokens": limits.batch_tokens,
+        "max_client_batch_size": asked.server.bounds.texts,
+        "max_concurrent_requests": limits.sequences,
+        "threads": model.threads,
+        "models": list(asked.server.services),
+        "version": version("fusebert"),
+    }
+
+
+async def info(asked: Asked) -> Any:
+    """What is served."""
+    return facts(asked)
+
+
+async def health(asked: Asked) -> Response:
+    """200 when requests are answered."""
+    if not asked.server.ready:
+        raise HttpError(503, "not ready: the model is being loaded, is replaced, or the server is stopping")
+    return Response()
+
+
+async def metrics(asked: Asked) -> Response:
+    """Prometheus' text."""
+    return Response(asked.server.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+CALLS = [
+    Call("POST", "/embed", embed, Embed),
+    Call("POST", "/embed_all", embed_all, Embed),
+    Call("POST", "/embed_sparse", embed_sparse, Embed),
+    Call("POST", "/predict", predict, Predict),
+    Call("POST", "/similarity", similarity, Similarity),
+    Call("POST", "/tag", tag, Tag),
+    Call("POST", "/answer", answer, Answer),
+    Call("POST", "/tokenize", tokenize, Tokenize),
+    Call("POST", "/decode", decode, Decode),
+    Call("GET", "/info", info),
+    Call("GET", "/metrics", metrics),
+    Call("GET", "/health", health, public=True),
+    Call("GET", "/", health, public=True),
+    Call("POST", "/", invoke, Predict),
+    Call("POST", "/invocations", invoke, Predict),  # SageMaker's, as is the next
+    Call("GET", "/ping", health, public=True),
+]

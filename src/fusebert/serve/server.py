@@ -1,0 +1,156 @@
+"""The running server: settings in, a process that listens early, loads, answers, and drains when it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fusebert.engine.model import load
+from fusebert.errors import FusebertError
+from fusebert.formats.files import read_json
+from fusebert.serve.batcher import Limits
+from fusebert.serve.http import Bounds, Call, Server, application
+from fusebert.serve.protocols import apis, tei
+from fusebert.serve.service import Service
+
+_log = logging.getLogger("fusebert.serve")
+CALLS: list[Call] = [*tei.CALLS, *apis.CALLS]
+_HEADER_BYTES = 32 << 10
+_POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that a server can be told. `models` are paths by the name they are served under; `workers` calls run side by
+    side, each on `threads` threads."""
+
+    models: dict[str, Path]
+    precision: str | None = None
+    head: str | None = None
+    pooling: str | None = None
+    tokenizer: Path | None = None
+    threads: int | None = None
+    workers: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8080
+    key: str = ""
+    certificate: Path | None = None
+    private_key: Path | None = None
+    drain: float = 30.0
+    limits: Limits = field(default_factory=Limits)
+    bounds: Bounds = field(default_factory=Bounds)
+
+
+def serve(settings: Settings, tell: Callable[[str], None]) -> None:
+    """Serves until a signal says stop; a second one ends at once. `tell` is told what happens, a sentence at a time."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the threads are the engine's
+    server = Server(bounds=settings.bounds, key=settings.key)
+    server.metrics.watch(server.services.values())
+    front = _Front(server, settings, tell)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(front.run_beside_loading())
+
+
+def open_service(name: str, path: Path, settings: Settings) -> Service:
+    """Loads a model and starts its service."""
+    model = load(path, settings.precision, settings.threads, head=settings.head)
+    if settings.tokenizer:
+        model.take_tokenizer(settings.tokenizer)
+    return Service(name, model, settings.pooling or find_pooling(path), settings.limits, settings.workers)
+
+
+def find_pooling(path: Path) -> str:
+    """The pooling that a sentence-transformers folder names; mean where nothing does."""
+    file = path / "1_Pooling" / "config.json"
+    modes = [mode for key, mode in _POOLING.items() if file.is_file() and read_json(file).get(key) is True]
+    if len(modes) > 1:
+        raise FusebertError(f"{file} asks for {' and '.join(modes)} pooling together; choose one with --pooling")
+    return modes[0] if modes else "mean"
+
+
+class _Front(uvicorn.Server):
+    """uvicorn with our own way to start and to stop."""
+
+    def __init__(self, server: Server, settings: Settings, tell: Callable[[str], None]) -> None:
+        options: dict[str, Any] = {}
+        if settings.certificate:
+            options = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.private_key)}
+        config = uvicorn.Config(
+            application(server, CALLS), settings.host, settings.port, http=_Bounded, lifespan="off", log_config=None,
+            access_log=False, server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(settings.drain),
+            ws="none", proxy_headers=False, **options,
+        )  # fmt: skip
+        super().__init__(config)
+        self._server, self._settings, self._tell = server, settings, tell
+        self._failure: FusebertError | None = None
+
+    async def run_beside_loading(self) -> None:
+        """Listens, loads beside that, serves, drains."""
+        loading = asyncio.ensure_future(self._load())
+        try:
+            await self.serve()
+        except SystemExit:  # uvicorn's way to say that it cannot listen
+            where = f"{self._settings.host}:{self._settings.port}"
+            self._failure = FusebertError(f"{where} cannot be listened on; is it in use? choose another --port")
+        loading.cancel()
+        for service in self._server.services.values():
+            await asyncio.to_thread(service.close)
+        if self._failure:
+            raise self._failure
+        self._tell("stopped")
+
+    async def _load(self) -> None:
+        for name, path in self._settings.models.items():
+            try:
+                service = await asyncio.to_thread(open_service, name, path, self._settings)
+            except FusebertError as error:
+                self._failure, self.should_exit = error, True
+                return
+            self._server.services[name] = service
+        while not self.started:
+            await asyncio.sleep(0.01)
+        scheme = "https" if self._settings.certificate else "http"
+        port = self.servers[0].sockets[0].getsockname()[1]
+        self._tell(f"ready: {', '.join(self._server.services)} at {scheme}://{self._settings.host}:{port}")
+
+    def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
+        """The first signal drains, the second ends."""
+        if self._server.stopping:
+            os._exit(1)
+        self._server.stopping = True
+        self._tell(f"{signal.Signals(sig).name}: stopping, once what was taken in is answered")
+        self.should_exit = True
+
+
+class _Bounded(HttpToolsProtocol):
+    """HTTP/1.1 with a bound on the bytes before a body."""
+
+    _heading: int | None = None  # bytes of the headers that are being received
+
+    def on_message_begin(self) -> None:
+        """Headers follow."""
+        self._heading = 0
+        super().on_message_begin()
+
+    def data_received(self, data: bytes) -> None:
+        """Counts what comes until the headers are complete."""
+        super().data_received(data)
+        if self._heading is not None:
+            self._heading += len(data)
+            if self._heading > _HEADER_BYTES:
+                self.send_400_response("The headers are too large.")
+
+    def on_headers_complete(self) -> None:
+        """What follows is a body, which is bounded elsewhere."""
+        self._heading = None
+        super().on_headers_complete()
