@@ -330,6 +330,68 @@ def test_other_modules_around_the_same_weights_are_seen(pair):
         assert not torch.allclose(ours(x)[0], before, atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_attributes_that_change_are_seen(pair, family):
+    """An epsilon, train mode of a module inside and a replaced forward, as changed weights are."""
+    theirs, ours = pair(family)
+    x = torch.from_numpy(ids())
+    encoders = [model.encoder if family == "bert" else model.transformer for model in (theirs, ours)]
+
+    def answers():
+        with torch.no_grad(), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            return theirs(x)[0], ours(x)[0], [str(one.message) for one in told]
+
+    before = answers()[1]
+    for encoder in encoders:
+        for norm in (module for module in encoder.modules() if isinstance(module, nn.LayerNorm)):
+            norm.eps = 0.5
+    want, got, told = answers()
+    assert torch.allclose(got, want, atol=1e-5)
+    assert not torch.allclose(got, before, atol=1e-3)
+    assert not told
+    linears = [[module for module in encoder.modules() if isinstance(module, nn.Linear)][-1] for encoder in encoders]
+    for linear in linears:
+        linear.forward = lambda rows: rows[..., :64]
+    want, got, told = answers()
+    assert torch.equal(got, want)
+    assert "contains a" in told[0]
+    for linear in linears:
+        del linear.forward
+    assert torch.allclose(answers()[1], answers()[0], atol=1e-5)
+    kind = type(encoders[1].layer[0])
+    original = kind.forward
+    try:
+        kind.forward = lambda self, rows, *args, **kwargs: original(self, rows * 0, *args, **kwargs)
+        want, got, told = answers()
+        assert torch.equal(got, want)
+        assert not torch.allclose(got, before, atol=1e-3)
+    finally:
+        kind.forward = original
+    next(module for module in encoders[1].layer.modules() if isinstance(module, nn.Dropout)).train()
+    assert "train mode" in answers()[2][0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_forked_child_may_make_the_first_call(folders, precision):
+    """Taking the sample for int8 must not leave OpenMP threads to the parent: in a child torch would wait for them."""
+    script = f"""
+import os, signal, sys, torch, transformers
+import fusebert.torch
+torch.set_num_threads(2)
+model = fusebert.torch.optimize(transformers.AutoModel.from_pretrained(sys.argv[1]).eval(), precision={precision!r})
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    with torch.no_grad():
+        model(torch.ones(20, 120, dtype=torch.long))
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    environment = {**os.environ, "USE_TF": "0"}
+    subprocess.run([sys.executable, "-c", script, str(folders("bert"))], check=True, env=environment, timeout=200)
+
+
 def test_rows_as_they_come(pair):
     """A part of wider rows, and rows that want a gradient where none is kept."""
     theirs, ours = pair()

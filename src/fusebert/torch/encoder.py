@@ -9,6 +9,7 @@ import inspect
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from fusebert.engine.quantize import random_ids
 from fusebert.errors import UnsupportedError
 from fusebert.ops.graph import Array
 from fusebert.torch.masks import masked_batch
-from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain, is_tracing, prepare, untraced
+from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain, is_tracing, prepare
 from fusebert.torch.packing import Packed, Recipe, packed_engine, packed_form
 from fusebert.torch.settings import Settings
 from fusebert.torch.wiring import Wiring, layer_names
@@ -108,6 +109,8 @@ class Fused(nn.Module):
                 self.fusebert.packed = None  # its weights may be the same, what surrounds them is not
             except UnsupportedError as error:
                 return str(error)
+        if wiring.trains and not self.training:
+            return "modules inside it are in train mode"
         return "hooks listen to its layers" if wiring.foreign_hooks() else ""
 
     def _wants(self, name: str, named: dict[str, Any]) -> Any:
@@ -235,14 +238,22 @@ def wire(encoder: nn.Module) -> Wiring:
 
 
 def sample_rows(base: Any) -> torch.Tensor | None:
-    """Rows of random ids, embedded by the model around an encoder: what int8 smoothing looks at."""
+    """Rows of random ids, embedded by the model around an encoder, on which int8 smoothing observes the inputs.
+
+    They are embedded in a thread of their own, because the threads that OpenMP starts for it end with it: left to the
+    caller, they would make the first parallel operator of a forked child wait for ever. Nor is it traced there."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_embedded_sample, base).result()
+
+
+def _embedded_sample(base: Any) -> torch.Tensor | None:
     embeddings = getattr(base, "embeddings", None)
     words = getattr(embeddings, "word_embeddings", None)
     if embeddings is None or words is None or words.weight.device.type != "cpu":
         return None
-    with torch.no_grad(), untraced():
-        longest = embeddings.position_embeddings.num_embeddings - (words.padding_idx or 0) - 1
-        ids = torch.from_numpy(random_ids(words.num_embeddings, max(1, min(64, longest))))
+    with torch.no_grad():
+        max_positions = embeddings.position_embeddings.num_embeddings - (words.padding_idx or 0) - 1
+        ids = torch.from_numpy(random_ids(words.num_embeddings, max(1, min(64, max_positions))))
         rows = embeddings(input_ids=ids)
         project = getattr(base, "embeddings_project", None)
         rows = rows if project is None else project(rows)

@@ -3,8 +3,7 @@ run it: eager, jit.trace, torch.compile, torch.export. Weights are inputs, so a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -132,18 +131,6 @@ _operator = torch.ops.fusebert.encode.default
 def is_tracing() -> bool:
     """Whether torch.jit.trace is at work."""
     return _get_tracing_state() is not None
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """What runs inside leaves no trace in a graph that is being traced."""
-    tracer: Any = torch._C
-    state = tracer._get_tracing_state()
-    tracer._set_tracing_state(None)
-    try:
-        yield
-    finally:
-        tracer._set_tracing_state(state)
 
 
 def encode(*arguments: Any) -> list[torch.Tensor]:

@@ -33,8 +33,9 @@ try:
 except ImportError:  # it is private to torch
 
     def dict_version(d: dict[Any, Any]) -> int:
-        """What changes when an entry of a dictionary is replaced, added or removed."""
-        return hash(tuple((name, id(value)) for name, value in d.items()))
+        """A number that changes when an entry of a dictionary is replaced, added or removed."""
+        plain = (bool, int, float, str)
+        return hash(tuple((name, value if isinstance(value, plain) else id(value)) for name, value in d.items()))
 
 
 _OWN_MODULES = ("transformers.models.", "transformers.activations", "torch.nn.modules.")
@@ -60,10 +61,14 @@ class Wiring:
             _refuse_other_mathematics(layer)
         self.sources = [layer.get_submodule(names[path]) for layer in self.layers for path in POST_NORM_PARTS]
         owners = [module._modules for module in encoder.modules() if module._modules]
-        self._owners: list[dict[str, Any]] = [*owners, *(source._parameters for source in self.sources)]
+        inner = [module for layer in self.layers for module in layer.modules()]
+        attributes = [vars(module) for module in inner]  # an epsilon, a forward of its own, train mode
+        self._owners: list[dict[str, Any]] = [*owners, *(source._parameters for source in self.sources), *attributes]
         self._versions = list(map(dict_version, self._owners))
         self._weights = [_own(source, name) for source in self.sources for name in ("weight", "bias")]
-        inner = [module for layer in self.layers for module in layer.modules()]
+        self._classes = list({type(module) for module in inner})
+        self._forwards = [kind.forward for kind in self._classes]
+        self.trains = any(module.training and _drops(module) for module in inner)
         self._hooks = [hooks for module in inner for hooks in (module._forward_hooks, module._forward_pre_hooks)]
         self._unhooked = -1  # what RemovableHandle counted when nobody listened
         self.heads = [_heads(layer) for layer in self.layers]
@@ -71,9 +76,12 @@ class Wiring:
         self.epsilon = _same("LayerNorm epsilon", [s.eps for s in self.sources if isinstance(s, nn.LayerNorm)])
 
     def intact(self) -> bool:
-        """Whether no module or parameter was put in another's place since."""
+        """Whether no module, parameter, attribute or forward was replaced since."""
         together = self._owners[:]  # copying a list fetches all that is in it, one does not wait for the other
-        return list(map(dict_version, together)) == self._versions
+        return (
+            list(map(dict_version, together)) == self._versions
+            and [kind.forward for kind in self._classes] == self._forwards
+        )
 
     def foreign_hooks(self) -> bool:
         """Whether someone listens to modules that the operator does not call, other than transformers' recorders."""
@@ -98,7 +106,8 @@ class Wiring:
 def _refuse_other_mathematics(layer: nn.Module) -> None:
     for module in layer.modules():
         kind = type(module)
-        if not kind.__module__.startswith(_OWN_MODULES) or "forward" in vars(module):
+        own = kind.__module__.startswith(_OWN_MODULES) and kind.forward.__module__.startswith(_OWN_MODULES)
+        if not own or "forward" in vars(module):
             raise UnsupportedError(f"a layer contains a {kind.__module__}.{kind.__name__} of its own")
         if getattr(module, "position_embedding_type", None) not in (None, "absolute"):
             raise UnsupportedError(f"its positions are {module.position_embedding_type!r}, not absolute")
@@ -107,6 +116,11 @@ def _refuse_other_mathematics(layer: nn.Module) -> None:
         size, scale = getattr(module, "attention_head_size", None), getattr(module, "scaling", None)
         if size and scale is not None and abs(float(scale) * float(size) ** 0.5 - 1) > 1e-6:
             raise UnsupportedError(f"its scores are scaled by {scale}")
+
+
+def _drops(module: nn.Module) -> bool:
+    """Whether train mode makes a difference: to dropout, and to attention, which drops scores by its own mode."""
+    return isinstance(module, nn.Dropout) or type(module).__module__.startswith("transformers.models.")
 
 
 def _own(source: nn.Module, name: str) -> torch.Tensor:
