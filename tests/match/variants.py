@@ -297,7 +297,7 @@ class Mish(Small):
         return self.op("Mul", x, self.op("Tanh", self.op("Softplus", x)))
 
 
-@bad("activation")
+@good(activation="silu")
 class Silu(Small):
     def activation(self, x):
         return self.op("Mul", x, self.op("Sigmoid", x))
