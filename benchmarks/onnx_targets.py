@@ -27,13 +27,16 @@ from fusebert.onnxruntime import session
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.packing import Wanted
+from fusebert.source import OnnxFile
 from fusebert.values.precision import PRECISIONS
+from fusebert.values.target import FusedOnnx, StockOnnx
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
 SHAPES = "1x16,1x128,8x128,1x384,32x128r"
 FORMS = {"plain": "onnx", "optimizer": "optimized", "dynamic int8": "dynamic"}
-STOCK = {"stock attention": Wanted(), "stock multi-head": Wanted(multi_head=True), "stock int8": Wanted("int8")}
+STOCK = {
+    "stock attention": StockOnnx(), "stock multi-head": StockOnnx(multi_head=True), "stock int8": StockOnnx("int8"),
+}  # fmt: skip
 OURS = tuple(f"{way} {precision}" for precision in PRECISIONS for way in ("fused", "bare"))
 ENGINES = (*FORMS, *STOCK, *OURS)
 COSINE = 0.999  # of a fused model's rows to those of the same precision without ONNX Runtime
@@ -48,9 +51,9 @@ def write(engine: str, forms: Forms, folder: Path) -> Path:
         return path
     out = folder / f"{engine.replace(' ', '-')}.onnx"
     if engine in STOCK:
-        rewrite_stock(forms.onnx, out, STOCK[engine])
+        rewrite_stock(OnnxFile(forms.onnx), out, STOCK[engine])
     else:
-        rewrite_onnx(forms.onnx, out, Wanted(engine.removeprefix("fused ")))
+        rewrite_onnx(OnnxFile(forms.onnx), out, FusedOnnx(engine.removeprefix("fused ")))
     return out
 
 

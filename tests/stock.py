@@ -79,6 +79,7 @@ def run(model, input_ids: np.ndarray, attention_mask: np.ndarray | None = None, 
     return {
         name: tuple(v.numpy() for v in value) if isinstance(value, tuple) else value.numpy()
         for name, value in outputs.items()
+        if name != "past_key_values"
     }
 
 

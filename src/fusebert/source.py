@@ -1,40 +1,236 @@
-"""Model file or folder -> Graph, told apart by content, not by name."""
+"""Source: what a path is, recognised once by its content. A path in; a Checkpoint, Artifact, OnnxFile, SavedModel or
+FrozenGraph out, which reads its message, graph, finding and network when they are first asked for, and keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.files import map_file
+from fusebert.formats import artifact, huggingface
+from fusebert.formats.files import map_file, read_json
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.tensorflow import read as tensorflow
+from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.match import Assembled, Finding, assemble, find
 from fusebert.ops.graph import Graph
+from fusebert.values.network import Network
+from fusebert.values.plan import Plan
+
+_SUPPORTED = (
+    "Supported: an ONNX file, a frozen TensorFlow graph, or a folder with config.json (a Hugging Face checkpoint), "
+    "saved_model.pb (a TensorFlow SavedModel) or fusebert.json (an artifact)"
+)
 
 
-def is_graph(path: Path) -> bool:
-    """Whether a path can only be a model with a graph: a file, or the folder of a SavedModel."""
-    return path.is_file() or tensorflow.is_saved_model(path)
+class Source:
+    """A model on disk. `kind` is what people call it."""
+
+    kind = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def tokenizer_folder(self) -> Path | None:
+        """The folder in or beside the model that has a tokenizer, if there is one."""
+        return next(filter(has_tokenizer, self.folders), None)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the files that belong to the model may be, the likeliest first."""
+        if self.path.is_dir():
+            return self.path, self.path / "assets", self.path.parent
+        return (self.path.parent,)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of a classifier's classes, as far as a config.json in or beside the model tells them."""
+        for folder in self.folders:
+            if (folder / "config.json").is_file():
+                named = read_json(folder / "config.json").get("id2label")
+                if isinstance(named, dict):
+                    return [str(named[key]) for key in sorted(named, key=lambda key: (len(key), key))]
+        return []
 
 
-def looks_like_onnx(path: Path) -> bool:
-    """Whether a file begins as an ONNX model does."""
-    return path.is_file() and onnx.looks_like(map_file(path))
+class Checkpoint(Source):
+    """A Hugging Face checkpoint folder: weights, but no graph."""
+
+    kind = "Hugging Face checkpoint"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._networks: dict[str | None, Network] = {}
+
+    def network(self, head: str | None = None) -> Network:
+        """The Network, with the head that config.json names or the one given."""
+        if head not in self._networks:
+            self._networks[head] = huggingface.read(self.path, head)
+        return self._networks[head]
+
+
+class Artifact(Source):
+    """The folder of a stand-alone model, with a precision of its own."""
+
+    kind = "fusebert artifact"
+
+    @cached_property
+    def stored(self) -> tuple[Network, Plan, int]:
+        """The Network, its Plan, and the most tokens of a text."""
+        return artifact.read(self.path)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of a classifier's classes."""
+        return list(self.stored[0].labels)
+
+
+class GraphSource(Source):
+    """A model with a graph. `made_from` is the model that it was written from, if this process wrote it: inputs of the
+    same names mean the same in both, so that nobody searches the result."""
+
+    made_from: GraphSource | None = None
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The Graph that is served."""
+        raise NotImplementedError
+
+    @cached_property
+    def finding(self) -> Finding:
+        """The encoders in the graph."""
+        return find(self.graph)
+
+    @cached_property
+    def assembled(self) -> Assembled:
+        """The graph as a Network, if that is possible."""
+        return assemble(self.finding)
+
+
+class OnnxFile(GraphSource):
+    """An ONNX file."""
+
+    kind = "ONNX model"
+
+    @cached_property
+    def message(self) -> onnx.OnnxMessage:
+        """The file as a message, which editors copy."""
+        return onnx.parse(self.path)
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The Graph in the file."""
+        return self.message.graph()
+
+
+class TensorFlowSource(GraphSource):
+    """A TensorFlow model: messages in `file`, which editors copy."""
+
+    @cached_property
+    def file(self) -> TensorFlowFile:
+        """The messages, and where weights are."""
+        raise NotImplementedError
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The Graph that is for serving, or the first one."""
+        return self.file.serving_graph()
+
+
+class SavedModel(TensorFlowSource):
+    """A SavedModel: its folder, or its saved_model.pb alone."""
+
+    kind = "TensorFlow SavedModel"
+
+    @cached_property
+    def folder(self) -> Path | None:
+        """The folder with the variables, if the graph is in one."""
+        if self.path.is_dir():
+            return self.path
+        return self.path.parent if (self.path.parent / "variables").is_dir() else None
+
+    @cached_property
+    def file(self) -> TensorFlowFile:
+        """The messages, and where weights are."""
+        file = tensorflow.saved_model_file(self.path) if self.path.is_dir() else self.path
+        return open_file(file, "SavedModel", self.folder)
+
+
+class FrozenGraph(TensorFlowSource):
+    """A frozen TensorFlow graph, binary or text."""
+
+    kind = "frozen TensorFlow graph"
+
+    @cached_property
+    def file(self) -> TensorFlowFile:
+        """The messages, and where weights are."""
+        return open_file(self.path, "GraphDef", None)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder has a tokenizer's file."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
+
+
+def open(path: str | Path | Source) -> Source:
+    """The model at a path; a Source is returned as it is."""
+    if isinstance(path, Source):
+        return path
+    path = Path(path)
+    if artifact.is_artifact(path):
+        return Artifact(path)
+    if tensorflow.is_saved_model(path):
+        return SavedModel(path)
+    if huggingface.is_checkpoint(path):
+        return Checkpoint(path)
+    if path.is_file():
+        return _file(path)
+    what = "is not a supported model" if path.exists() else "does not exist"
+    raise FusebertError(f"{path} {what}. {_SUPPORTED}")
+
+
+def _file(path: Path) -> Source:
+    data = map_file(path)
+    if tensorflow.looks_like_saved_model(data):
+        return SavedModel(path)
+    if onnx.looks_like(data):
+        return OnnxFile(path)
+    if tensorflow.looks_like(data):
+        return FrozenGraph(path)
+    raise UnsupportedError(f"{path} is neither an ONNX model nor a TensorFlow graph. {_SUPPORTED}")
+
+
+def open_graph(path: str | Path | Source) -> GraphSource:
+    """The model at a path, which must have a graph."""
+    source = open(path)
+    if not isinstance(source, GraphSource):
+        raise FusebertError(f"{source.path} is a {source.kind}, which has no graph; give an ONNX or TensorFlow model")
+    return source
+
+
+def open_tensorflow(path: str | Path | Source) -> TensorFlowSource:
+    """The model at a path, which must be one of TensorFlow's."""
+    source = open(path)
+    if not isinstance(source, TensorFlowSource):
+        raise FusebertError(f"{source.path} is a {source.kind}; give a SavedModel or a frozen TensorFlow graph")
+    return source
+
+
+def open_result(path: Path, made_from: GraphSource) -> GraphSource:
+    """A model that was just written from another one."""
+    source = open_graph(path)
+    source.made_from = made_from
+    return source
 
 
 def read(path: str | Path, tags: Sequence[str] | None = None) -> Graph:
     """The Graph in a model file. Nothing is executed, and weights are not read until they are asked for. `tags` choose
     among the graphs of a SavedModel (`facts["tags"]` lists them); without them it is the one for serving."""
-    path = Path(path)
-    if path.is_dir() and tensorflow.is_saved_model(path):
-        return tensorflow.read_saved_model(path, tags)
-    if tags is not None:
+    source = open_graph(path)
+    if tags is None:
+        return source.graph
+    if not isinstance(source, SavedModel):
         raise FusebertError(f"{path} is not a SavedModel, the only kind of model that has graphs with tags")
-    if not path.is_file():
-        raise FusebertError(f"{path} is neither a model file nor a SavedModel folder")
-    data = map_file(path)
-    if onnx.looks_like(data):
-        return onnx.read(path)
-    if tensorflow.looks_like(data):
-        return tensorflow.read_graph(path)
-    raise UnsupportedError(f"{path} is neither an ONNX model nor a TensorFlow graph")
+    return source.file.tagged_graph(tags)

@@ -8,6 +8,7 @@ import pytest
 import stock
 
 from fusebert.formats import huggingface
+from fusebert.measure import difference
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_optimize_refuses_to_overwrite_and_to_differ(run, folders, tmp_path, mon
     for flags in ((), ("--overwrite",)):
         run("optimize", folders["none"], "-o", tmp_path / "file", *flags, code=2)
     assert (tmp_path / "file").read_text() == "mine"
-    monkeypatch.setitem(sys.modules["fusebert.measure.compare"].TOLERANCES, "int8", (1e-9, 1.0))
+    monkeypatch.setitem(difference.TOLERANCES, "int8", (1e-9, 1.0))
     message = run("optimize", folders["none"], "-o", tmp_path / "new", code=1)
     assert "nothing was written" in message
     assert not (tmp_path / "new").exists()
@@ -69,7 +70,7 @@ def test_run_answers_for_every_head(run, folders):
 
 
 def test_mistakes_are_one_sentence_with_exit_code_2(run, folders, tmp_path):
-    assert "is not a supported model" in run("run", tmp_path / "nothing", "text", code=2)
+    assert "nothing does not exist" in run("run", tmp_path / "nothing", "text", code=2)
     assert json.loads(run("inspect", tmp_path, "--json", code=2))["error"]
     assert "even number" in run("run", folders["none"], "--pair", "one", code=2)
     assert "fp32, bf16" in run("optimize", folders["none"], "-o", tmp_path / "x", "--precision", "fp8", code=2)

@@ -246,7 +246,7 @@ def test_an_empty_folder_a_missing_one_and_a_file_are_refused(tmp_path: Path) ->
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     refusal(tmp_path / "empty", str(tmp_path / "empty"))
-    refusal(tmp_path / "missing", str(tmp_path / "missing"), "is not a supported model")
+    refusal(tmp_path / "missing", str(tmp_path / "missing"), "does not exist")
     refusal(tmp_path / "file", str(tmp_path / "file"))
 
 

@@ -98,9 +98,9 @@ def saved(variant: type[Small], folder: Path) -> Path:
     [
         (Biased, r"1 layer\(s\).*differs from query to query"),
         (BiasedClassifier, r"1 layer\(s\).*differs from query to query"),
-        (Gated, r"2 layer\(s\).*activation was expected, but there is mul"),
-        (GatedTapped, r"2 layer\(s\).*activation was expected, but there is mul"),
-        (Summed, r"2 layer\(s\).*linear was expected, but there is"),
+        (Gated, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
+        (GatedTapped, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
+        (Summed, r"2 layer\(s\).*expected linear as part of post-norm attention, found"),
         (PreNormed, r"2 layer\(s\)"),
     ],
 )

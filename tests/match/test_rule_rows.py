@@ -1,14 +1,15 @@
 """Every rule that applies or refuses leaves a row, a mistake in a rule is an error, and a refusal changes nothing."""
 
 import importlib
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
 import zoo
 
 import fusebert
-from fusebert.match import Finding, translate
+from fusebert.match import Finding, Refused, axes, translate
+from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Graph, Node, TensorType, Weight
 
 TRANSLATE, LIFT = (importlib.import_module(f"fusebert.match.{name}") for name in ("translate", "lift"))
@@ -58,7 +59,7 @@ def test_a_model_shows_every_step(name):
     tried = [node for node in finding.translated.nodes if node.op in LIFT._RULES]
     assert {node.name or node.outputs[0] for node in tried} <= lifted
     assert all(row.reason for row in finding.rows if not row.result)
-    assert sum(row.rule == "layer" and bool(row.result) for row in finding.rows) == len(finding.encoders[0].layers)
+    assert sum(row.result == "block" for row in finding.rows) == 2 * len(finding.encoders[0].layers)
     with pytest.raises(FrozenInstanceError):
         finding.rows[0].result = "other"
 
@@ -77,8 +78,6 @@ def test_a_typo_in_a_lift_is_an_error(monkeypatch):
 
 def test_a_rule_that_refuses_leaves_nothing_behind(monkeypatch):
     def rule(e, x, **_):
-        from fusebert.match import Refused
-
         e.relu(e.add(x, e.constant(1.0, "float32")))
         raise Refused("not this one")
 
@@ -87,6 +86,59 @@ def test_a_rule_that_refuses_leaves_nothing_behind(monkeypatch):
     translated = translate(graph_of(*nodes))
     assert [node.op for node in translated.nodes] == ["Relu", "neg"]
     assert not translated.weights
+
+
+def state(lifting: Lifting) -> dict[str, object]:
+    """All that a rule may change, with what is known of every axis."""
+    held = {f.name: getattr(lifting, f.name) for f in fields(lifting)}
+    copied = {name: value.copy() if hasattr(value, "copy") else value for name, value in held.items()}
+    for found in (*lifting.dims.values(), *(view.dims for view in lifting.views.values())):
+        for axis in (axis for group in found for axis in group):
+            copied[f"axis {id(axis)}"] = axes.atoms([axis])
+    return copied
+
+
+@pytest.mark.parametrize("name", [*MODELS, "refuse-vit", "refuse-t5", "refuse-gpt2", "int8-qdq-bert"])
+def test_a_lift_that_is_refused_changes_nothing(name, monkeypatch):
+    """The sizes that a reshape asks for are noted, and numbers that were asked for are kept: both are true anyway."""
+    before: list[dict[str, object]] = []
+    refused: list[str] = []
+
+    def fold(self: Lifting, node: Node) -> bool:
+        for tensor in node.inputs:
+            self.view(tensor)
+        before[:] = [state(self)]
+        return fold_(self, node)
+
+    def keep(self: Lifting, node: Node) -> None:
+        if node.op in LIFT._RULES and node.op != "quantize":
+            refused.append(node.op)
+            now = state(self)
+            apart = {"fixed_sizes", "arrays", "_kept"}
+            assert all(now.get(key) == value for key, value in before[0].items() if key not in apart), node
+        keep_(self, node)
+
+    fold_, keep_ = Lifting.fold, Lifting.keep
+    monkeypatch.setattr(Lifting, "fold", fold)
+    monkeypatch.setattr(Lifting, "keep", keep)
+    entry = zoo.get(name)
+    fusebert.find(replace(fusebert.read(entry.make()), outputs=tuple(entry.output_tensors.values())))
+    assert refused or name in MODELS
+
+
+def test_axes_that_were_taken_for_each_other_are_not_when_the_rule_refuses():
+    first, second = axes.fresh([(3, 5), (7, 11)]), axes.fresh([(6, 10), (7, 11)])
+
+    def rule() -> None:
+        assert axes.same(first[1], second[1])
+        assert second[0][0].split((3, 5))
+        assert axes.atoms(second[1]) == first[1]
+        raise Refused("the first dimensions differ")
+
+    with pytest.raises(Refused), axes.undone_if_raised():
+        rule()
+    assert axes.settled(second) == second
+    assert axes.settled(first) == first
 
 
 def test_a_split_that_cannot_be_followed_is_refused_as_a_whole():

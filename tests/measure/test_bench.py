@@ -109,7 +109,7 @@ def test_lengths_are_right_on_average():
 def test_each_number_of_threads_has_a_process_of_its_own(model, tmp_path):
     data = bench([model], (1,), (5,), (1, 2), tmp_path, **QUICK).data()
     assert [(row["engine"], row["threads"]) for row in data["speed"]] == [("onnxruntime", 1), ("onnxruntime", 2)]
-    with pytest.raises(FusebertError, match="is not a supported model"):
+    with pytest.raises(FusebertError, match="does not exist"):
         bench([tmp_path / "nothing"], threads=(1, 2))
 
 
@@ -196,5 +196,5 @@ def test_the_command_and_its_exit_codes(run, model, tmp_path):
         assert engines == ["torch", f"fusebert {precision}"]
     assert "No such option: --bf16" in run(model, "--bf16", code=2)
     assert "whole numbers" in run(model, "-b", "1,x", code=2)
-    assert "is not a supported model" in run(tmp_path / "nothing", code=2)
+    assert "does not exist" in run(tmp_path / "nothing", code=2)
     assert json.loads(run(tmp_path / "nothing", "--json", code=2))["error"]

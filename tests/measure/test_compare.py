@@ -15,8 +15,9 @@ from checkpoints import make_checkpoint
 import fusebert
 from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
-from fusebert.measure.compare import Comparison, Difference, compare, difference, within
-from fusebert.measure.difference import Tally, Tolerance
+from fusebert.measure.compare import compare
+from fusebert.measure.comparison import Comparison
+from fusebert.measure.difference import Difference, Tally, Tolerance, difference, within
 from fusebert.measure.runners import Fusebert, open_runner
 from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.samples import PADDINGS, Source, pad
@@ -384,7 +385,7 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     told = ("--input-ids", "ids", "--input-mask", "mask")
     assert "same answers" in run(one, one, *size, *told)
     assert "no input" in run(one, one, *size, "--segment-ids", "nobody", code=2)
-    assert "is not a supported model" in run(one, tmp_path / "nothing", code=2)
+    assert "does not exist" in run(one, tmp_path / "nothing", code=2)
     assert json.loads(run(one, tmp_path / "nothing", "--json", code=2))["error"]
     assert "No such option" in run(one, one, "--use_gpu", code=2)
     checkpoint = make_checkpoint(tmp_path / "checkpoint")

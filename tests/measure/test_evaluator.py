@@ -14,8 +14,10 @@ from fusebert.measure.runners.bert_node import BertNode
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.ops.graph import Node
 from fusebert.rewrite import tensorflow as rewriting
+from fusebert.source import open_tensorflow
 from fusebert.values.blocks import Encoder, Linear, Norm
 from fusebert.values.forms import reference
+from fusebert.values.target import FusedTensorFlow
 from fusebert.values.traverse import POST_NORM_PARTS, post_norm_layer
 from fusebert.verbs import fused as replacing
 from fusebert.verbs.inspect import inspect
@@ -61,7 +63,7 @@ def test_a_changed_weight_is_refused(tmp_path, monkeypatch):
     path = zoo.get("tf1-frozen").make()
     weights = fusebert.read(path).weights
     (gain,) = (weights[name].read() for name in weights if "layer_1/output/LayerNorm/gamma:0" in name)
-    rewrite = replacing._REWRITERS["tensorflow"]
+    rewrite = replacing.REWRITERS[FusedTensorFlow]
 
     def damaged(source, out, wanted):
         done = rewrite(source, out, wanted)
@@ -70,7 +72,7 @@ def test_a_changed_weight_is_refused(tmp_path, monkeypatch):
         out.write_bytes(data.replace(gain.tobytes(), (gain * 1.05).tobytes()))
         return done
 
-    monkeypatch.setitem(replacing._REWRITERS, "tensorflow", damaged)
+    monkeypatch.setitem(replacing.REWRITERS, FusedTensorFlow, damaged)
     with pytest.raises(DifferentError, match="nothing was written"):
         fusebert.optimize(path, tmp_path / "out.pb", "fp32")
     assert not list(tmp_path.iterdir())
@@ -112,7 +114,7 @@ def test_it_gives_tensorflows_answers(name, tmp_path):
     out = place(tmp_path, name)
     fusebert.optimize(entry.make(), out, "fp32", padding="compute", verify=False)
     names = {**entry.input_tensors, **entry.output_tensors} if out.is_file() else {}
-    for runner in (Evaluator(entry.make()), Evaluator(out)):
+    for runner in (Evaluator(open_tensorflow(entry.make())), Evaluator(open_tensorflow(out))):
         for kind in entry.kinds:
             got = runner.answer({names.get(key, key): array for key, array in entry.inputs(kind).items()})
             wanted = {names.get(key, key): array for key, array in entry.outputs(kind).items()}

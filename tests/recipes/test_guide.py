@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import zoo
 
-from fusebert.formats.tensorflow.file import open_file
 from fusebert.measure.compare import compare
+from fusebert.source import open_tensorflow
 
 pytest.importorskip("tensorflow")
 GUIDE = (Path(__file__).parents[2] / "docs" / "tensorflow-patterns.md").read_text()
 
 
 def function_of(model: Path) -> str:
-    graphs = open_file(model)
+    graphs = open_tensorflow(model).file
     scopes = graphs.scopes(graphs.meta(0))
     return next(
         scope.function

@@ -3,11 +3,12 @@
 import pytest
 import zoo
 
-from fusebert.formats.tensorflow import file, read
+from fusebert.formats.tensorflow import file
 from fusebert.recipes import configure, extract, recipe, replace
 from fusebert.recipes.configure import Settings
-from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
+from fusebert.source import open_tensorflow
+from fusebert.values.target import FusedTensorFlow
 
 
 @pytest.fixture
@@ -19,15 +20,14 @@ def parsed(monkeypatch):
         seen.append(path)
         return parse(path, name)
 
-    for module in (file, read):
-        monkeypatch.setattr(module, "parse", counted)
+    monkeypatch.setattr(file, "parse", counted)
     return seen
 
 
 def test_each_command_parses_the_model_once(tmp_path, parsed):
     model = zoo.get("tf1-frozen").make()
     fused, pattern, made = (tmp_path / name for name in ("fused.pb", "pattern.pb", "recipe.pb"))
-    rewrite_tensorflow(model, fused, Wanted())
+    rewrite_tensorflow(open_tensorflow(model), fused, FusedTensorFlow())
     assert parsed == [model]
     parsed.clear()
     configure.configure_op(fused, settings=Settings(max_seq_len=16))

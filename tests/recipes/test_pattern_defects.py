@@ -14,6 +14,7 @@ from toys import frozen, function_of, graph_of, main_of, recipe, saved
 
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.messages import message
+from fusebert.recipes.equivalence import Attributes
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.pattern import load, save
 from fusebert.recipes.replace import NotFoundError, replace_pattern
@@ -198,7 +199,7 @@ def test_5_attributes_are_compared(tmp_path):
     (tmp_path / "out.pb").unlink()
     other = text.replace("transpose_b=false", "transpose_b=true")
     assert "attribute transpose_b is True, not False" in refused(tmp_path, other, made)
-    assert "fused" in changed(tmp_path, other, made, ignored=["transpose_b"])
+    assert "fused" in changed(tmp_path, other, made, attributes=Attributes(ignored=["transpose_b"]))
 
 
 @pytest.mark.parametrize("change", ["equation=abc,cd->abd", "T=DT_INT32", ""])
@@ -370,7 +371,7 @@ def test_13_recorded_shapes_do_not_count_unless_asked(tmp_path):
     for other in (text.replace("[8,128]", "[1,64]"), text.replace(" _output_shapes=[8,128]", "")):
         assert "fused" in changed(tmp_path, other, made)
         (tmp_path / "out.pb").unlink()
-        reason = refused(tmp_path, other, made, compared=["_output_shapes"])
+        reason = refused(tmp_path, other, made, attributes=Attributes(compared=["_output_shapes"]))
         assert "attribute _output_shapes is" in reason
 
 

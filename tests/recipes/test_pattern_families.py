@@ -13,8 +13,9 @@ from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.pattern import load, save, to_text
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
-from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
+from fusebert.source import open_tensorflow
+from fusebert.values.target import FusedTensorFlow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytest.importorskip("tensorflow")
@@ -50,9 +51,7 @@ SEEDS = {  # seeds, barriers, barrier operations
 @cache
 def function_of(name):
     """The function that has the seed, which for Netron's user is the one with the picture of layers."""
-    from fusebert.formats.tensorflow.file import open_file
-
-    graphs = open_file(zoo.get(name).make())
+    graphs = open_tensorflow(zoo.get(name).make()).file
     seed = SEEDS[name][0][0]
     return next(scope.function for scope in graphs.scopes(graphs.meta(0)) if seed in scope.nodes)
 
@@ -132,7 +131,9 @@ def test_14_other_spellings_and_depths_are_told_and_are_for_the_finder(recipes, 
     with pytest.raises(NotFoundError, match=r"it is .*, but the pattern has"):
         replace_pattern(zoo.get("tf-official-first").make(), recipes("tf-bert"), tmp_path / "out")
     for name in ("tf-official-first", "keras-own", "tf-bert-erf-sum"):
-        assert len(rewrite_tensorflow(zoo.get(name).make(), tmp_path / name, Wanted()).cuts) == 1
+        assert (
+            len(rewrite_tensorflow(open_tensorflow(zoo.get(name).make()), tmp_path / name, FusedTensorFlow()).cuts) == 1
+        )
 
 
 def test_18_a_recipe_that_computes_something_else_is_not_written(recipes, tmp_path):

@@ -7,7 +7,6 @@ import re
 import pytest
 from zoo import long
 
-from fusebert.formats.tensorflow.file import open_file
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.measure.compare import compare
 from fusebert.measure.runners import open_runner
@@ -16,6 +15,7 @@ from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.pattern import load, save
 from fusebert.recipes.recipe import make_recipe
 from fusebert.recipes.replace import NotFoundError, replace_pattern
+from fusebert.source import open_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytest.importorskip("tensorflow")
@@ -53,7 +53,7 @@ def places(model):
     """Seed, barriers and the function they are in, as somebody reads them off a picture of the graph."""
     seed, barrier = ENDS[model.recipe["source"]]
     seed = seed.format(model.recipe["sizes"]["layers"] - 1)
-    graphs = open_file(model.path)
+    graphs = open_tensorflow(model.path).file
     for scope in graphs.scopes(graphs.meta(0)):
         if seeds := [name for name in scope.nodes if re.search(f"(?:{seed})$", name)]:
             return seeds, [name for name in scope.nodes if re.search(f"(?:{barrier})$", name)], scope.function

@@ -1,6 +1,8 @@
 """Every exporter's output with positions for 160 tokens, both targets: batches of 1 and 4, lengths 1, 8 and 128,
 padding right, left and in holes, against the original in ONNX Runtime."""
 
+import dataclasses
+
 import numpy as np
 import onnx
 import pytest
@@ -10,8 +12,9 @@ from zoo.cases import POSITIONS
 
 from fusebert.measure.runners import open_runner
 from fusebert.measure.samples import Source
-from fusebert.rewrite.packing import Wanted
-from fusebert.verbs.fused import _REWRITERS
+from fusebert.source import OnnxFile
+from fusebert.values.target import TARGETS
+from fusebert.verbs.fused import REWRITERS
 
 LONG = 160
 NO_TABLE = ("onnx-own-native", "tf2onnx-tf1-11")  # one has no positions, one is of one length
@@ -53,7 +56,9 @@ def test_both_targets_answer_as_the_original(name, tmp_path):
     original = open_runner(lengthen(entry.make(), tmp_path / "long.onnx"), threads=1, level=0)
     fused = []
     for target in ("onnxruntime", "stock-onnxruntime"):
-        _REWRITERS[target](tmp_path / "long.onnx", tmp_path / f"{target}.onnx", Wanted("fp32", "compute", 1))
+        made = TARGETS[target](precision="fp32", threads=1)
+        made = dataclasses.replace(made, padding="compute") if hasattr(made, "padding") else made
+        REWRITERS[type(made)](OnnxFile(tmp_path / "long.onnx"), tmp_path / f"{target}.onnx", made)
         fused.append(open_runner(tmp_path / f"{target}.onnx", threads=1))
     padding_id = next((n for n in (original.roles.hiding_id, original.roles.padding_id) if n is not None), None)
     source = Source(original.roles.vocabulary or 50, 2, padding_id)

@@ -11,8 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 import fusebert
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.onnxruntime import session
-from fusebert.rewrite.packing import Wanted
-from fusebert.verbs import fused as replace
+from fusebert.source import OnnxFile
+from fusebert.values.target import TARGETS as KINDS
+from fusebert.verbs import fused
 
 TARGETS = ("onnxruntime", "stock-onnxruntime")
 EAGER = "onnx-bert-14-eager"
@@ -111,7 +112,7 @@ def test_a_length_is_settled_and_checked(target, tmp_path):
 
 
 def test_options_of_onnx_are_refused_elsewhere(tmp_path):
-    with pytest.raises(FusebertError, match="are for ONNX Runtime, not for standalone"):
+    with pytest.raises(FusebertError, match="'float16' is for onnxruntime and stock-onnxruntime, not for standalone"):
         fusebert.optimize(zoo.get(EAGER).make(), tmp_path / "out", "fp32", "standalone", float16=True)
 
 
@@ -123,7 +124,8 @@ def test_options_of_onnx_are_refused_elsewhere(tmp_path):
 )  # fmt: skip
 def test_tools_see_the_shape_of_what_encoders_make(name, sizes, target, tmp_path):
     """They cannot infer it for operators that they do not know."""
-    rewritten = replace._REWRITERS[target](zoo.get(name).make(), tmp_path / "out.onnx", Wanted())
+    kind = KINDS[target]
+    rewritten = fused.REWRITERS[kind](OnnxFile(zoo.get(name).make()), tmp_path / "out.onnx", kind())
     types = declared(tmp_path / "out.onnx", "value_info") | declared(tmp_path / "out.onnx", "output")
     assert types[rewritten.cuts[0].outputs[0]] == (TensorProto.FLOAT, sizes)
     onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "out.onnx"), strict_mode=True)
@@ -146,7 +148,7 @@ def test_verbose_tells_where_encoders_are_and_what_became_of_the_nodes(run, tmp_
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_invalid_result_is_never_put_in_place(target, verify, tmp_path, monkeypatch):
     """ONNX's checker, and where nothing is compared ONNX Runtime, see the file before anybody else does."""
-    rewriter = replace._REWRITERS[target]
+    rewriter = fused.REWRITERS[KINDS[target]]
 
     def wrong(source, out, wanted):
         rewritten = rewriter(source, out, wanted)
@@ -155,22 +157,22 @@ def test_an_invalid_result_is_never_put_in_place(target, verify, tmp_path, monke
         onnx.save(model, out)
         return rewritten
 
-    monkeypatch.setitem(replace._REWRITERS, target, wrong)
-    with pytest.raises(FusebertError, match="no valid ONNX model"):
+    monkeypatch.setitem(fused.REWRITERS, KINDS[target], wrong)
+    with pytest.raises(FusebertError, match="not a valid ONNX model"):
         fusebert.optimize(zoo.get(EAGER).make(), tmp_path / "out.onnx", "fp32", target, verify=verify)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_comparing_it_is_loaded_all_the_same(tmp_path, monkeypatch):
     def wrong(source, out, wanted):
-        rewritten = replace.rewrite_onnx(source, out, wanted)
+        rewritten = fused.rewrite_onnx(source, out, wanted)
         model = onnx.load(out)
-        fused = next(node for node in model.graph.node if node.op_type == "Encoder")
-        next(a for a in fused.attribute if a.name == "activation").s = b"nonsense"
+        encoder = next(node for node in model.graph.node if node.op_type == "Encoder")
+        next(a for a in encoder.attribute if a.name == "activation").s = b"nonsense"
         onnx.save(model, out)
         return rewritten
 
-    monkeypatch.setitem(replace._REWRITERS, "onnxruntime", wrong)
+    monkeypatch.setitem(fused.REWRITERS, KINDS["onnxruntime"], wrong)
     with pytest.raises(FusebertError, match="nonsense"):
         fusebert.optimize(zoo.get(EAGER).make(), tmp_path / "out.onnx", "fp32", verify=False)
     assert not list(tmp_path.iterdir())

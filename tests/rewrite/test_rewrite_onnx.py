@@ -14,7 +14,8 @@ import fusebert
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.onnxruntime import session
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.packing import Wanted
+from fusebert.source import OnnxFile
+from fusebert.values.target import FusedOnnx, StockOnnx
 
 ONNX = [name for name, entry in zoo.ZOO.items() if entry.file == "model.onnx" and not entry.refused]
 BERTS = ("onnx-bert-1-input", "onnx-bert-2-inputs", "onnx-bert-14-eager", "onnx-bert-dynamo-sdpa", "tf2onnx-bert")
@@ -39,7 +40,7 @@ def words(path: Path) -> collections.Counter:
 @pytest.mark.parametrize("name", ONNX)
 def test_fused_operators_answer_as_the_framework(name, tmp_path):
     entry = zoo.get(name)
-    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted("fp32", "compute"))
+    rewrite_onnx(OnnxFile(entry.make()), tmp_path / "fused.onnx", FusedOnnx("fp32", "compute"))
     assert words(tmp_path / "fused.onnx")["fusebert.Encoder"] == len(entry.encoders)
     assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
     onnx.load(str(tmp_path / "fused.onnx"))
@@ -48,7 +49,7 @@ def test_fused_operators_answer_as_the_framework(name, tmp_path):
 @pytest.mark.parametrize("name", ONNX)
 def test_stock_kernels_answer_as_the_framework(name, tmp_path):
     entry = zoo.get(name)
-    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted())
+    rewrite_stock(OnnxFile(entry.make()), tmp_path / "stock.onnx", StockOnnx())
     assert worst(entry, tmp_path / "stock.onnx") <= entry.tolerance
     layers = sum(encoder.layers for encoder in entry.encoders)
     assert words(tmp_path / "stock.onnx")["SkipLayerNormalization"] == 2 * layers
@@ -57,14 +58,14 @@ def test_stock_kernels_answer_as_the_framework(name, tmp_path):
 
 def test_the_other_attention_kernel_answers_as_the_framework(tmp_path):
     entry = zoo.get("onnx-bert-14-eager")
-    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted(multi_head=True))
+    rewrite_stock(OnnxFile(entry.make()), tmp_path / "stock.onnx", StockOnnx(multi_head=True))
     assert words(tmp_path / "stock.onnx")["MultiHeadAttention"] == 3
     assert worst(entry, tmp_path / "stock.onnx") <= entry.tolerance
 
 
 @pytest.mark.parametrize("name", BERTS)
 def test_a_bert_has_the_kernels_that_upstream_counts(name, tmp_path):
-    rewrite_stock(zoo.get(name).make(), tmp_path / "stock.onnx", Wanted())
+    rewrite_stock(OnnxFile(zoo.get(name).make()), tmp_path / "stock.onnx", StockOnnx())
     counted = words(tmp_path / "stock.onnx")
     found = [counted[w] for w in ("EmbedLayerNormalization", "Attention", "BiasGelu", "SkipLayerNormalization")]
     assert found == [1, 3, 3, 6]
@@ -74,20 +75,20 @@ def test_a_bert_has_the_kernels_that_upstream_counts(name, tmp_path):
 @pytest.mark.parametrize("name", ["onnx-bert-14-sdpa", "onnx-roberta-sequence", "onnx-bert-fp16", "tf2onnx-tf1"])
 def test_precisions_stay_near(name, precision, tmp_path):
     entry = zoo.get(name)
-    rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted(precision, "compute"))
+    rewrite_onnx(OnnxFile(entry.make()), tmp_path / "fused.onnx", FusedOnnx(precision, "compute"))
     assert worst(entry, tmp_path / "fused.onnx") < (0.1 if precision == "bf16" else 0.25)
 
 
 def test_stock_int8_stays_near(tmp_path):
     entry = zoo.get("onnx-bert-14-eager")
-    rewrite_stock(entry.make(), tmp_path / "stock.onnx", Wanted("int8"))
+    rewrite_stock(OnnxFile(entry.make()), tmp_path / "stock.onnx", StockOnnx("int8"))
     assert words(tmp_path / "stock.onnx")["MatMulNBits"] == 12
     assert worst(entry, tmp_path / "stock.onnx") < 0.25
 
 
 def test_inner_layers_that_are_outputs_stay_right(tmp_path):
     entry = zoo.get("onnx-bert-taps")
-    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted("fp32", "compute"))
+    rewritten = rewrite_onnx(OnnxFile(entry.make()), tmp_path / "fused.onnx", FusedOnnx("fp32", "compute"))
     assert rewritten.cuts[0].taps == (0, 1)
     assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
 
@@ -99,7 +100,7 @@ def test_inner_layers_that_are_outputs_stay_right(tmp_path):
 )  # fmt: skip
 def test_hidden_positions_are_left_out_only_where_nobody_reads_them(name, padding, tmp_path):
     entry = zoo.get(name)
-    rewritten = rewrite_onnx(entry.make(), tmp_path / "fused.onnx", Wanted())
+    rewritten = rewrite_onnx(OnnxFile(entry.make()), tmp_path / "fused.onnx", FusedOnnx())
     assert rewritten.padding == (padding,)
     if name != "onnx-bert-token":  # whose hidden positions are zeros, which is allowed
         assert worst(entry, tmp_path / "fused.onnx") <= entry.tolerance
@@ -113,7 +114,9 @@ def test_weights_beside_the_model_come_along(tmp_path):
         model, str(tmp_path / "from" / "model.onnx"), save_as_external_data=True, location="data", size_threshold=0
     )
     (tmp_path / "to").mkdir()
-    rewrite_onnx(tmp_path / "from" / "model.onnx", tmp_path / "to" / "model.onnx", Wanted("fp32", "compute"))
+    rewrite_onnx(
+        OnnxFile(tmp_path / "from" / "model.onnx"), tmp_path / "to" / "model.onnx", FusedOnnx("fp32", "compute")
+    )
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["model.onnx"]
     assert worst(entry, tmp_path / "to" / "model.onnx") <= entry.tolerance
 
@@ -123,7 +126,7 @@ def test_a_model_too_large_for_one_file_gets_two(tmp_path, monkeypatch):
 
     monkeypatch.setattr(onnx_write, "_LARGEST", 1000)
     entry = zoo.get("onnx-bert-17-eager")
-    rewrite_onnx(entry.make(), tmp_path / "model.onnx", Wanted("fp32", "compute"))
+    rewrite_onnx(OnnxFile(entry.make()), tmp_path / "model.onnx", FusedOnnx("fp32", "compute"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     assert worst(entry, tmp_path / "model.onnx") <= entry.tolerance
 
@@ -147,19 +150,20 @@ def test_optimize_compares_and_reports(tmp_path):
 
 
 def test_nothing_is_written_if_answers_differ(tmp_path, monkeypatch):
+    from fusebert.errors import DifferentError
     from fusebert.rewrite import onnx as rewriting
-    from fusebert.verbs import fused as replace
 
     packed = rewriting.packed_encoder
 
     def wrong(*args):
-        encoder = packed(*args)
+        encoder, notes = packed(*args)
         attention, first, *rest = encoder.blocks
         shifted = dataclasses.replace(first.after, bias=first.after.bias + 1)
-        return dataclasses.replace(encoder, blocks=(attention, dataclasses.replace(first, after=shifted), *rest))
+        blocks = attention, dataclasses.replace(first, after=shifted), *rest
+        return dataclasses.replace(encoder, blocks=blocks), notes
 
     monkeypatch.setattr(rewriting, "packed_encoder", wrong)
-    with pytest.raises(replace.DifferentError, match="nothing was written"):
+    with pytest.raises(DifferentError, match="nothing was written"):
         fusebert.optimize(zoo.get("onnx-bert-14-eager").make(), tmp_path / "out.onnx", "fp32")
     assert not list(tmp_path.iterdir())
 

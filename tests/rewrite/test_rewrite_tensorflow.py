@@ -13,8 +13,9 @@ import zoo
 
 import fusebert
 from fusebert.errors import UnsupportedError
-from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
+from fusebert.source import open_tensorflow
+from fusebert.values.target import FusedTensorFlow
 
 MODELS = [name for name, entry in zoo.ZOO.items() if entry.file != "model.onnx" and not entry.refused]
 
@@ -61,7 +62,7 @@ def errors(paths: dict[str, Path]) -> dict[str, float]:
 def rewritten(name: str, folder: Path, precision: str) -> Path:
     entry = zoo.get(name)
     out = folder / (f"{name}-{precision}" + ("" if entry.file == "saved_model" else ".pb"))
-    rewrite_tensorflow(entry.make(), out, Wanted(precision, "compute"))
+    rewrite_tensorflow(open_tensorflow(entry.make()), out, FusedTensorFlow(precision, "compute"))
     return out
 
 
@@ -97,7 +98,8 @@ def test_a_saved_model_keeps_its_other_files(tmp_path):
 
 
 def test_a_graph_file_beside_the_original_is_the_graph_alone(tmp_path):
-    rewrite_tensorflow(zoo.get("tf-bert").make(), tmp_path / "modified_saved_model.pb", Wanted())
+    source = open_tensorflow(zoo.get("tf-bert").make())
+    rewrite_tensorflow(source, tmp_path / "modified_saved_model.pb", FusedTensorFlow())
     assert [path.name for path in tmp_path.iterdir()] == ["modified_saved_model.pb"]
 
 

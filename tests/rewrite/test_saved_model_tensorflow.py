@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import zoo
 
-from fusebert.rewrite.packing import Wanted
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
+from fusebert.source import open_tensorflow
+from fusebert.values.target import FusedTensorFlow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow")
@@ -20,7 +21,7 @@ import fusebert.tensorflow as fused  # noqa: E402
 
 
 def optimised(name: str, folder: Path) -> Path:
-    rewrite_tensorflow(zoo.get(name).make(), folder / name, Wanted("fp32", "compute"))
+    rewrite_tensorflow(open_tensorflow(zoo.get(name).make()), folder / name, FusedTensorFlow("fp32", "compute"))
     return folder / name
 
 

@@ -205,7 +205,8 @@ def accuracy(
     finish(
         as_json,
         lambda: work(
-            models, task, data, samples, precisions, batch_size, threads, tokenizer, max_length, pooling, csv, told,
-            in_torch, show_progress=True, overwrite=overwrite,
+            models, task, data, samples, csv, overwrite, True, precisions=precisions, batch_size=batch_size,
+            threads=threads, tokenizer=tokenizer, max_length=max_length, pooling=pooling, inputs=told,
+            in_torch=in_torch,
         ),
     )  # fmt: skip

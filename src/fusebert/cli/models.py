@@ -27,8 +27,8 @@ def optimize(
     ] = None,
     head: HeadOption = None,
     padding: Annotated[
-        str, typer.Option(help="Hidden positions in a fused operator: auto, skip, first or compute.")
-    ] = "auto",
+        str | None, typer.Option(help="Hidden positions in a fused operator: auto (default), skip, first or compute.")
+    ] = None,
     num_heads: Annotated[int | None, typer.Option(help="Fail unless the encoder has this many heads.")] = None,
     hidden_size: Annotated[int | None, typer.Option(help="Fail unless the encoder is this wide.")] = None,
     gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
@@ -54,13 +54,16 @@ def optimize(
     if model_type not in (None, "bert", "bert_tf", "bert_keras"):
         raise typer.BadParameter(f"{model_type!r} is none of bert, bert_tf, bert_keras", param_hint="--model-type")
 
+    options = {
+        "head": head, "padding": padding, "threads": threads, "fast_gelu": gpu_only, "int32": input_int32,
+        "ranges": ranges, "float16": float16, "length": sequence_length,
+        "expected": {"heads": num_heads, "hidden": hidden_size},
+    }  # fmt: skip
     finish(
         as_json,
         lambda: work(
-            model, out, precision, target, head, padding, overwrite, verify, threads, show_progress=True,
-            fast_gelu=gpu_only, int32=input_int32, dry_run=dry_run, ranges=ranges,
-            expected={"heads": num_heads, "hidden": hidden_size}, float16=float16, length=sequence_length,
-            verbose=verbose,
+            model, out, precision, target, verify=verify, overwrite=overwrite, dry_run=dry_run, verbose=verbose,
+            show_progress=True, **{name: value for name, value in options.items() if value not in (None, False)},
         ),
     )  # fmt: skip
 
@@ -111,7 +114,7 @@ def calibrate(
     model: ModelPath,
     data: Annotated[Path, typer.Option(help="Texts: one on a line, or a file that accuracy takes.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    samples: Annotated[int | None, typer.Option(min=1, help="Texts, from all over the file; default: 512.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Number of texts, spread evenly over the file.")] = 512,
     method: Annotated[str, typer.Option(help="minmax, percentile or entropy.")] = "minmax",
     percentile: Annotated[float, typer.Option(help="Share of the values that percentile keeps.")] = 99.99,
     form: Annotated[
@@ -129,9 +132,10 @@ def calibrate(
     finish(
         as_json,
         lambda: work(
-            model, data, out, samples, method, percentile, form, tokenizer, overwrite, threads, show_progress=True
+            model, data, out, overwrite, True, samples=samples, method=method, percentile=percentile, form=form,
+            tokenizer=tokenizer, threads=threads,
         ),
-    )
+    )  # fmt: skip
 
 
 @app.command(epilog="Example: fusebert doctor --json")

@@ -143,11 +143,12 @@ def replace_pattern(
     as_json: Json = False,
 ) -> None:
     """Replace every occurrence of a recipe's pattern in a TensorFlow model by its node. No occurrence: exit code 1."""
+    from fusebert.recipes.equivalence import Attributes
     from fusebert.recipes.replace import replace_pattern as work
 
     _check_log(log)
-    attributes = ignore_attr or (), compare_attr or ()
-    given = (model, recipe, output, meta_graph, *attributes, explain, force, verify, prune, overwrite)
+    attributes = Attributes(ignore_attr or (), compare_attr or ())
+    given = (model, recipe, output, meta_graph, attributes, explain, force, verify, prune, overwrite)
     finish(as_json, lambda: work(*given), failure=1)
 
 

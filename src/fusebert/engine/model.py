@@ -1,9 +1,8 @@
-"""Model: a checkpoint or artifact, loaded and ready: arrays or texts in, answers out. `load` makes one."""
+"""Model: a Network packed in the types of a Plan: arrays or texts in, answers out. engine/load.py makes one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,104 +10,20 @@ import numpy as np
 
 from fusebert.engine import answers
 from fusebert.engine.native import Engine, Observer, steps
-from fusebert.engine.pooling import check_pooling
-from fusebert.engine.pooling import pool as pool_rows
-from fusebert.engine.quantize import convert, smooth
+from fusebert.engine.pooling import check_pooling, pool
+from fusebert.engine.quantize import convert
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
-from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface, write
-from fusebert.formats.ranges import read_ranges
-from fusebert.match import assemble, find
+from fusebert.errors import FusebertError
+from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
-from fusebert.source import is_graph, read
-from fusebert.values.batch import Batch, as_array
+from fusebert.values.batch import Batch, as_array, hidden_rows
 from fusebert.values.blocks import Attention
-from fusebert.values.network import Head, Network, check_ids, positions, ragged_positions
-from fusebert.values.plan import PRODUCTS, Plan, make_plan
+from fusebert.values.network import Network, check_ids, positions, ragged_positions
+from fusebert.values.plan import PRODUCTS, Plan
 from fusebert.values.traverse import layers
 
 PADDING = ("auto", "skip", "compute")
-
-
-def load(
-    path: str | Path,
-    precision: str | None = None,
-    threads: int | None = None,
-    padding: str = "auto",
-    head: str | None = None,
-    ranges: Any = None,
-) -> Model:
-    """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
-
-    precision: fp32 (a checkpoint's default), bf16, int8 or int8-bf16; an artifact has its own.
-    threads: as many as this process may use, unless given.
-    padding: what becomes of hidden positions, see `Model.run`.
-    head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
-    ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
-    `calibrate` writes it, to make int8 static."""
-    folder = Path(path)
-    try:
-        if is_graph(folder):
-            return _load_graph(folder, precision, threads, padding, head, ranges)
-        if artifact.is_artifact(folder):
-            return _load_artifact(folder, precision, threads, padding, head, ranges)
-        if huggingface.is_checkpoint(folder):
-            return _packed(huggingface.read(folder, head), folder, precision, threads, padding, ranges)
-    except FusebertError as error:
-        raise type(error)(str(error) if str(folder) in str(error) else f"{folder}: {error}") from None
-    raise FusebertError(
-        f"{folder} was not found, or is not a supported model. Supported: a folder with config.json (a Hugging Face "
-        "checkpoint), fusebert.json (an artifact) or saved_model.pb, an ONNX file, or a frozen TensorFlow graph"
-    )
-
-
-def _packed(
-    network: Network, folder: Path, precision: str | None, threads: int | None, padding: str, ranges: Any
-) -> Model:
-    ranges = read_ranges(ranges, len(layers(network.encoder)))
-    plan = make_plan(precision or "fp32", len(network.encoder.blocks), ranges)
-    bytes_read = network.bytes
-    if plan.decoder == "s8" and ranges is None:
-        network = smooth(network, threads)
-    model = Model(network, plan, Tokenizer.read(folder, network.embeddings.longest), threads, padding)
-    model.bytes_read = bytes_read
-    return model
-
-
-def _load_graph(
-    path: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
-) -> Model:
-    assembled = assemble(find(read(path)))
-    network = assembled.network
-    if assembled.only_rows and head is None:
-        others = "; ".join(map(str, assembled.omitted))
-        raise UnsupportedError(
-            f"{path} computes outputs that a stand-alone model cannot: {others}; ask for head 'none' to get the "
-            "encoder's rows instead, or optimise it for its own framework"
-        )
-    if head not in (None, network.head.kind):
-        if head != "none":
-            raise FusebertError(
-                f"{path} has a head of kind {network.head.kind!r}; only 'none' can be asked for instead"
-            )
-        network = replace(network, head=Head(), labels=())
-    folders = [path, path / "assets"] if path.is_dir() else [path.parent]
-    folder = next((f for f in folders if any((f / n).is_file() for n in ("tokenizer.json", "vocab.txt"))), folders[0])
-    model = _packed(network, folder, precision, threads, padding, ranges)
-    model.left_out = tuple(map(str, assembled.omitted))
-    return model
-
-
-def _load_artifact(
-    folder: Path, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
-) -> Model:
-    if head is not None or ranges is not None:
-        raise FusebertError(f"{folder} is an artifact, whose head and ranges are fixed; load its checkpoint instead")
-    network, plan, max_length = artifact.read(folder)
-    if precision not in (None, plan.precision):
-        raise FusebertError(f"{folder} was saved as {plan.precision}; for {precision} save its checkpoint again")
-    return Model(network, plan, Tokenizer.read(folder, network.embeddings.longest, max_length), threads, padding)
 
 
 class Model:
@@ -125,25 +40,20 @@ class Model:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self.bytes_read = network.bytes  # of the weights, as the file has them
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer  # what texts are tokenised with, if the model's folder has it
         bodies = (block.body for block in network.encoder.blocks)
         self._heads = max((body.heads for body in bodies if isinstance(body, Attention)), default=1)
-        self._engine = Engine(network, plan, threads)
-
-    @property
-    def tokenizer(self) -> Tokenizer | None:
-        """What texts are tokenised with, if the model's folder has it."""
-        return self._tokenizer
+        self.engine = Engine(network, plan, threads)
 
     @property
     def threads(self) -> int:
         """Threads a call may use."""
-        return self._engine.threads
+        return self.engine.threads
 
     @property
     def bytes(self) -> int:
         """Memory of the packed weights."""
-        return self._engine.bytes
+        return self.engine.bytes
 
     def run(
         self,
@@ -187,17 +97,17 @@ class Model:
         if types is not None and len(types) != len(ids):
             raise FusebertError(f"token_type_ids: {len(types)} numbers for {len(ids)} input_ids")
         batch = Batch.ragged([int(n) for n in np.diff(ends)])
-        return self._engine.encoder.run(self._embed(ids, ends, types), batch)[0]
+        return self.engine.encoder.run(self._embed(ids, ends, types), batch)[0]
 
     def head(self, rows: Array, offsets: Any) -> Array:
         """What the head makes of ragged rows, as `rows` returns them: `[sequences, outputs]` where it reads the first
         row of each sequence (a classifier, or the pooler of a model without one), else `[tokens, outputs]`."""
         if not self.network.head.reads_first:
-            return self._engine.head(rows)
+            return self.engine.head(rows)
         ends = _flat("offsets", offsets)
         if (np.diff(ends) < 1).any():
             raise FusebertError("offsets: the head reads the first row of each sequence, and one has none")
-        return self._engine.head(rows[ends[:-1]])
+        return self.engine.head(rows[ends[:-1]])
 
     def encode(
         self,
@@ -214,10 +124,10 @@ class Model:
         tokens = self._tokenize(texts)
         embeddings = np.zeros((len(tokens), self.network.encoder.hidden_size), np.float32)
 
-        def pool(numbers: list[int], rows: Array, batch: Batch) -> None:
-            embeddings[numbers] = pool_rows(rows, batch.offsets, pooling)
+        def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
+            embeddings[numbers] = pool(rows, batch.offsets, pooling)
 
-        self._each_batch(tokens, batch_tokens, pool, "encoding", progress)
+        self._each_batch(tokens, batch_tokens, keep, "encoding", progress)
         if normalize:
             embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
         return embeddings
@@ -234,7 +144,7 @@ class Model:
         results: list[Any] = [None] * len(tokens)
 
         def judge(numbers: list[int], rows: Array, batch: Batch) -> None:
-            logits = self._engine.head(batch.first_rows(rows) if kind == "sequence" else rows)
+            logits = self.engine.head(batch.first_rows(rows) if kind == "sequence" else rows)
             for place, number in enumerate(numbers):
                 own = logits[place] if kind == "sequence" else logits[batch.offsets[place] : batch.offsets[place + 1]]
                 results[number] = self._answer(texts[number], tokens[number], own)
@@ -270,13 +180,13 @@ class Model:
         with progress_bar("watching", len(tokens), progress) as advance:
             for numbers in _groups(tokens, batch_tokens):
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
-                self._engine.encoder.run(rows, batch, observer=watch)
+                self.engine.encoder.run(rows, batch, observer=watch)
                 advance(len(numbers))
 
     def take_tokenizer(self, folder: str | Path) -> None:
         """Uses the tokenizer.json or vocab.txt of another folder from now on."""
-        self._tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
-        if self._tokenizer is None:
+        self.tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
+        if self.tokenizer is None:
             raise FusebertError(f"{folder} has no tokenizer.json or vocab.txt")
 
     def profile(self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> dict[str, float]:
@@ -292,21 +202,18 @@ class Model:
 
         `check` sees the folder before it is put in place, and may raise to keep it from being."""
         with write.folder(Path(path), artifact.is_artifact if overwrite else None) as folder:
-            longest = self._tokenizer.max_length if self._tokenizer else self.network.embeddings.longest
+            longest = self.tokenizer.max_length if self.tokenizer else self.network.embeddings.longest
             artifact.write(folder, convert(self.network, self.plan), self.plan, longest)
-            if self._tokenizer:
-                self._tokenizer.save(folder / "tokenizer.json")
+            if self.tokenizer:
+                self.tokenizer.save(folder / "tokenizer.json")
             if check:
                 check(folder)
 
     def _hidden_rows(self, padding: str | None) -> str:
         """What Batch.masked is to do with hidden rows."""
         padding = self.padding if padding is None else _choice("padding", padding, PADDING)
-        if padding != "auto":
-            return padding
-        if self.network.head.kind == "question":
-            return "compute"
-        return "first" if self.network.head.reads_first else "skip"
+        head = self.network.head
+        return hidden_rows(padding, may_skip=head.kind != "question", reads_first=head.reads_first)
 
     def _batch(self, ids: Array, attention_mask: Any, hidden_rows: str) -> Batch:
         return Batch.masked(attention_mask, ids.shape, hidden_rows, self._heads)
@@ -323,13 +230,14 @@ class Model:
         elif kinds is None:
             kinds = np.zeros(ids.shape, np.int64)
         places = positions(embeddings, ids).ravel()[batch.index]
-        if ids.shape[1] > embeddings.longest and places.max(initial=0) >= len(embeddings.position):
+        entries = embeddings.longest if embeddings.position is None else len(embeddings.position)
+        if ids.shape[1] > embeddings.longest and places.max(initial=0) >= entries:
             raise FusebertError(
                 f"input_ids: {ids.shape[1]} tokens, but the model has positions for {embeddings.longest}"
             )
         flat_kinds = None if kinds is None else kinds.ravel()[batch.index]
-        rows = self._engine.embed(ids.ravel()[batch.index], places, flat_kinds)
-        output, states = self._engine.encoder.run(rows, batch, hidden_states, profile)
+        rows = self.engine.embed(ids.ravel()[batch.index], places, flat_kinds)
+        output, states = self.engine.encoder.run(rows, batch, hidden_states, profile)
         return output, [rows, *states]
 
     def _outputs(self, rows: Array, batch: Batch, drop_hidden: bool) -> dict[str, Any]:
@@ -337,11 +245,11 @@ class Model:
         if kind == "none":
             outputs = {"last_hidden_state": batch.spread(rows, drop_hidden)}
             if self.network.head.steps:
-                outputs["pooler_output"] = self._engine.head(batch.first_rows(rows))
+                outputs["pooler_output"] = self.engine.head(batch.first_rows(rows))
             return outputs
         if kind == "sequence":
-            return {"logits": self._engine.head(batch.first_rows(rows))}
-        logits = batch.spread(self._engine.head(rows), drop_hidden)
+            return {"logits": self.engine.head(batch.first_rows(rows))}
+        logits = batch.spread(self.engine.head(rows), drop_hidden)
         if kind == "question":
             return {"start_logits": logits[..., 0].copy(), "end_logits": logits[..., 1].copy()}
         return {"logits": logits}
@@ -353,15 +261,15 @@ class Model:
             return answers.entities(self.network, text, tokens, logits)
         if self.network.head.kind == "question":
             return answers.answer(text, tokens, logits)
-        assert self._tokenizer is not None  # there are tokens
-        return answers.fills(self._tokenizer, tokens, logits)
+        assert self.tokenizer is not None  # there are tokens
+        return answers.fills(self.tokenizer, tokens, logits)
 
     def _tokenize(self, texts: Sequence[Text]) -> list[Tokens]:
-        if self._tokenizer is None:
+        if self.tokenizer is None:
             raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
         if not isinstance(texts, Sequence) or isinstance(texts, str):
             raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
-        return self._tokenizer(texts)
+        return self.tokenizer(texts)
 
     def _embed(self, ids: Array, offsets: Array, token_types: Array | None) -> Array:
         """The embeddings of ragged sequences."""
@@ -370,7 +278,7 @@ class Model:
             token_types = None if embeddings.kind is None else np.zeros(len(ids), np.int64)
         elif len(embeddings.kind) == 1:
             token_types = np.zeros(len(ids), np.int64)  # RoBERTa has one type, whatever the tokenizer says
-        return self._engine.embed(ids, ragged_positions(embeddings, ids, offsets), token_types)
+        return self.engine.embed(ids, ragged_positions(embeddings, ids, offsets), token_types)
 
     def _embed_tokens(self, tokens: list[Tokens]) -> tuple[Array, Batch]:
         batch = Batch.ragged([len(t.ids) for t in tokens])
@@ -389,7 +297,7 @@ class Model:
         with progress_bar(label, len(tokens), show) as advance:
             for numbers in _groups(tokens, batch_tokens):
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
-                use(numbers, self._engine.encoder.run(rows, batch)[0], batch)
+                use(numbers, self.engine.encoder.run(rows, batch)[0], batch)
                 advance(len(numbers))
 
 

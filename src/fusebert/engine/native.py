@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import fusebert._native as _native
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
 from fusebert.values.batch import Batch
@@ -112,6 +112,9 @@ def _norm(norm: Norm) -> dict[str, Any]:
 
 def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     """A block by the names of the C ABI's fields, which are those of the dataclasses."""
+    position = getattr(block.body, "position", None)
+    if position is not None:
+        raise UnsupportedError(f"{type(position).__name__} positions are not supported yet")
     body = {field.name: getattr(block.body, field.name) for field in fields(block.body)}
     for names, product in zip(block.body.products(), (plan.first, plan.second), strict=True):
         body |= {name: _linear(body[name], product) for name in names}
@@ -207,17 +210,19 @@ class Engine:
 
     def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
         self._pool = pool(threads)
-        _check_tables(network.embeddings)
         e = network.embeddings
-        self._width = e.word.shape[1]
+        if e.scale != 1:
+            raise UnsupportedError("embeddings with a scale are not supported yet")
+        if network.head.pooling != "first":
+            raise UnsupportedError(f"a classifier that pools by {network.head.pooling!r} is not supported yet")
+        _check_tables(e)
+        self._width, self._counts = e.word.shape[1], e.position is not None
         with _Told("embeddings"):
-            token_type = None if e.kind is None else _matrix(e.kind)
-            tables = {"word": _matrix(e.word), "position": _matrix(e.position), "token_type": token_type}
-            self._embedding = _native.Embedding({**tables, "norm": _norm(e.norm)})
-        project = network.embeddings.project
-        self._project = (
-            None if project is None else DenseEngine(Dense(project), "f32", self._pool, "embeddings.project")
-        )
+            position, token_type = (None if table is None else _matrix(table) for table in (e.position, e.kind))
+            tables = {"word": _matrix(e.word), "position": position, "token_type": token_type}
+            self._embedding = _native.Embedding({**tables, "norm": None if e.norm is None else _norm(e.norm)})
+        project = None if e.project is None else Dense(e.project, norm=e.projected_norm)
+        self._project = None if project is None else DenseEngine(project, "f32", self._pool, "embeddings.project")
         self.encoder = EncoderEngine(network.encoder, plan, self._pool)
         self._head = [
             DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}")
@@ -238,7 +243,7 @@ class Engine:
         """One row per token; all arguments are flat int64."""
         rows = np.empty((len(ids), self._width), np.float32)
         with _Told("input"):
-            self._embedding.run(ids, positions, kinds, rows, self._pool)
+            self._embedding.run(ids, positions if self._counts else None, kinds, rows, self._pool)
         return rows if self._project is None else self._project.run(rows)
 
     def head(self, rows: Array) -> Array:
@@ -254,12 +259,12 @@ def head_precision(network: Network, plan: Plan, step: int) -> str:
 
 
 def _check_tables(embeddings: Embeddings) -> None:
-    norm = embeddings.norm
-    tables = {"word": embeddings.word, "position": embeddings.position}
-    tables |= {f"norm.{name}": array for name, array in norm.arrays()}
-    if embeddings.kind is not None:
-        tables["kind"] = embeddings.kind
+    tables = {"word": embeddings.word, "position": embeddings.position, "kind": embeddings.kind}
+    if embeddings.norm is not None:
+        tables |= {f"norm.{name}": array for name, array in embeddings.norm.arrays()}
     for name, table in tables.items():
+        if table is None:
+            continue
         for first in range(0, len(table), 4096):  # in parts, not to hold a large table twice
             if not np.isfinite(np.asarray(table[first : first + 4096], np.float32)).all():
                 raise FusebertError(f"embeddings.{name}: a value in rows {first} to {first + 4095} is not finite")

@@ -11,7 +11,7 @@ order of neurons is free, and chosen so that those whose products the engine add
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -35,20 +35,22 @@ _SUM_LIMIT = 128  # of four weights that are added in 16 bits: what the positive
 _FOUR = np.array([0, 1, 0, 1, 2, 3, 2, 3])  # of eight in a row: the first, second, fifth and sixth; the other four
 
 
-def smooth(network: Network, threads: int | None = None, floats: bool = False) -> Network:
-    """The network with its encoder in int8; with `floats` only its input scales, for whoever has the weights."""
-    rows = _sample_rows(network, threads)
-    return replace(network, encoder=smooth_encoder(network.encoder, rows, pool(threads), floats))
+_Peaks = list[Array]  # the largest number in every column of a block's first and second product's inputs
 
 
-def _sample_rows(network: Network, threads: int | None) -> Array:
-    """Random ids, embedded: `[sequences, length, hidden]`."""
-    bare = replace(network, encoder=Encoder.of(network.encoder.hidden_size, ()), head=Head())
+def smooth(network: Network, threads: int | None = None, floats: bool = False, engine: Engine | None = None) -> Network:
+    """The network with its encoder in int8; with `floats` only its input scales, for whoever has the weights. `engine`
+    is the same network in fp32, if it is at hand."""
     ids = random_ids(len(network.embeddings.word), min(_LENGTH, network.embeddings.longest))
     places = np.ascontiguousarray(positions(network.embeddings, ids).ravel())
     kinds = None if network.embeddings.kind is None else np.zeros(ids.size, np.int64)
-    rows = Engine(bare, make_plan("fp32", 0), threads).embed(ids.ravel(), places, kinds)
-    return rows.reshape(*ids.shape, -1)
+    bare = replace(network, encoder=Encoder.of(network.encoder.hidden_size, ()), head=Head())
+    rows = (engine or Engine(bare, make_plan("fp32", 0), threads)).embed(ids.ravel(), places, kinds)
+    rows = rows.reshape(*ids.shape, -1)
+    if engine is None:
+        return replace(network, encoder=smooth_encoder(network.encoder, rows, pool(threads), floats))
+    _, peaks = _observe(engine.encoder, len(network.encoder.order), *_ragged(rows))
+    return replace(network, encoder=_smoothed(network.encoder, [peaks], floats))
 
 
 def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
@@ -57,27 +59,40 @@ def random_ids(vocabulary: int, length: int = _LENGTH) -> Array:
 
 
 def smooth_encoder(encoder: Encoder, rows: Array, threads: Any, floats: bool = False) -> Encoder:
-    """The encoder in int8, by what embedded rows `[sequences, length, hidden]` show on a pool of threads.
+    """The encoder in int8, by what embedded rows `[sequences, length, hidden]` show on a pool of threads. The floats of
+    a layer are released before those of the next are read: never more than one layer is in memory."""
+    return _smoothed(encoder, _layer_by_layer(encoder, *_ragged(rows), threads), floats)
 
-    A block is quantised after its last use, and the floats of a layer are released before those of the next are read:
-    never more than one layer is in memory."""
+
+def _ragged(rows: Array) -> tuple[Array, Batch]:
     sequences, length, hidden = rows.shape
-    batch, rows = Batch.ragged([length] * sequences), rows.reshape(-1, hidden)
-    blocks = list(encoder.blocks)
-    peaks: dict[int, list[Array]] = {}
+    return rows.reshape(-1, hidden), Batch.ragged([length] * sequences)
+
+
+def _layer_by_layer(encoder: Encoder, rows: Array, batch: Batch, threads: Any) -> Iterator[list[_Peaks]]:
     for places in layers(encoder):
         alone = layer_encoder(encoder, places)
         try:
-            rows, seen = _observe(alone, rows, batch, threads)
+            engine = EncoderEngine(alone, make_plan("fp32", len(alone.blocks)), threads)
+            rows, peaks = _observe(engine, len(places), rows, batch)
         except FusebertError as error:  # which counts blocks from this layer's first
             raise FusebertError(_renumbered(str(error), [encoder.order[place] for place in places])) from None
-        for place, own in zip(places, seen, strict=True):
-            block = encoder.order[place]
-            peaks[block] = list(map(np.maximum, peaks[block], own)) if block in peaks else own
-            if block not in encoder.order[place + 1 :]:
-                blocks[block] = smooth_block(encoder.blocks[block], peaks[block], floats)
+        yield peaks
         for _, array in weights(alone):
             release(array)
+
+
+def _smoothed(encoder: Encoder, peaks: Iterable[list[_Peaks]], floats: bool) -> Encoder:
+    """The encoder smoothed by the peaks of every place in its order, some at a time: a block after its last use, by the
+    largest peaks of all its uses."""
+    blocks, largest, place = list(encoder.blocks), dict[int, _Peaks](), 0
+    for some in peaks:
+        for own in some:
+            block = encoder.order[place]
+            place += 1
+            largest[block] = list(map(np.maximum, largest[block], own)) if block in largest else own
+            if block not in encoder.order[place:]:
+                blocks[block] = smooth_block(encoder.blocks[block], largest[block], floats)
     return replace(encoder, blocks=tuple(blocks))
 
 
@@ -86,14 +101,13 @@ def _renumbered(sentence: str, numbers: list[int]) -> str:
     return re.sub(r"block (\d+)", lambda found: f"block {numbers[int(found[1])]}", sentence, count=1)
 
 
-def _observe(alone: Encoder, rows: Array, batch: Batch, threads: Any) -> tuple[Array, list[list[Array]]]:
-    """What one layer makes of rows in fp32, and the largest number in every column of each block's two inputs."""
-    peaks: list[list[Array]] = [[np.empty(0)] * 2 for _ in alone.order]
+def _observe(engine: EncoderEngine, places: int, rows: Array, batch: Batch) -> tuple[Array, list[_Peaks]]:
+    """What an encoder makes of rows in fp32, and the peaks of every place in its order."""
+    peaks: list[_Peaks] = [[np.zeros(1, np.float32)] * 2 for _ in range(places)]
 
     def watch(place: int, product: int, inputs: Array) -> None:
-        peaks[place][product] = np.abs(inputs).max(0)
+        peaks[place][product] = np.maximum(peaks[place][product], np.abs(inputs).max(0))
 
-    engine = EncoderEngine(alone, make_plan("fp32", len(alone.blocks)), threads)
     return engine.run(rows, batch, observer=watch)[0], peaks
 
 

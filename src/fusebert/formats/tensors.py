@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +41,32 @@ class Weights:
         check_shape(self.path, stored, array, shape)
         return array
 
-    def linear(self, name: str, outputs: int | None, inputs: int) -> Linear:
-        weight = self.get(f"{name}.weight", shape=(outputs, inputs))
-        return Linear(weight, self.get(f"{name}.bias", shape=(weight.shape[0],)))
+    def linear(
+        self, name: str, outputs: int, inputs: int, share: tuple[int, int] = (0, 1), bias: bool = True
+    ) -> Linear:
+        """A linear map: of the rows under that name, this one of so many equal shares."""
+        part, parts = share
+        weight = self.get(f"{name}.weight", shape=(parts * outputs, inputs))
+        own = self.get(f"{name}.bias", shape=(parts * outputs,)) if bias else None
+        if parts == 1:
+            return Linear(weight, own)
+        rows = slice(part * outputs, (part + 1) * outputs)
+        return Linear(weight[rows], None if own is None else own[rows])
 
-    def norm(self, name: str, width: int, epsilon: float) -> Norm:
+    def norm(self, name: str, width: int, epsilon: float, kind: str = "layer", bias: bool = True) -> Norm:
+        """A norm under that name, or under the names that gain and bias had in old files."""
         gain = self.get(f"{name}.weight", f"{name}.gamma", shape=(width,))
-        return Norm(gain, self.get(f"{name}.bias", f"{name}.beta", shape=(width,)), epsilon)
+        own = self.get(f"{name}.bias", f"{name}.beta", shape=(width,)) if bias and kind == "layer" else None
+        return Norm(gain, own, epsilon, kind)
+
+    def unread(self, places: Set[str], buffers: tuple[str, ...]) -> str | None:
+        """A tensor in one of these places that nothing has asked for and whose name does not end like a buffer's."""
+        for stored in self._tensors:
+            if stored not in self._read and not stored.endswith(buffers):
+                words = stored.removeprefix(self._prefix).split(".")
+                if any(".".join(words[:count]) in places for count in range(1, len(words))):
+                    return stored
+        return None
 
 
 def _open_weights(path: Path) -> Mapping[str, Array]:

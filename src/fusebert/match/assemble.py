@@ -37,7 +37,7 @@ class Assembled:
 def read_encoder(raised: Lifted, found: FoundEncoder) -> Encoder:
     """An encoder with its weights, which are read now."""
     weights = Weights(raised, found)
-    return Encoder.of(found.hidden, tuple(block for match in found.layers for block in weights.layer(match.bindings)))
+    return Encoder.of(found.hidden, tuple(weights.block(block) for layer in found.layers for block in layer.blocks))
 
 
 def assemble(finding: Finding) -> Assembled:

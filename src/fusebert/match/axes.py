@@ -6,7 +6,9 @@ same in both belongs to the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 Size = tuple[int, int]
@@ -14,13 +16,20 @@ ONE: Size = (1, 1)
 
 
 class Axis:
-    """One dimension that nothing has divided yet; once something does, `parts` says into what."""
+    """One dimension that nothing has divided yet; once something does, `parts` says into what. One part is another axis
+    that it is the same as."""
 
     __slots__ = ("parts", "size")
 
     def __init__(self, size: Size) -> None:
         self.size = size
         self.parts: tuple[Axis, ...] | None = None
+
+    def become(self, parts: tuple[Axis, ...]) -> None:
+        """Says what the axis consists of."""
+        if (changes := _CHANGES.get()) is not None:
+            changes.append((self, self.parts))
+        self.parts = parts
 
     def split(self, first: Size) -> bool:
         """Divides the axis in two, of which at most one may depend on the batch; says whether that can be done."""
@@ -29,8 +38,26 @@ class Axis:
         rest = self.size[0] // first[0], self.size[1] // first[1]
         if not (fixed(first) or fixed(rest)):
             return False
-        self.parts = (Axis(first), Axis(rest))
+        self.become((Axis(first), Axis(rest)))
         return True
+
+
+_CHANGES: ContextVar[list[tuple[Axis, tuple[Axis, ...] | None]] | None] = ContextVar("changes", default=None)
+
+
+@contextmanager
+def undone_if_raised() -> Iterator[None]:
+    """What is said of axes in the body is taken back if the body raises."""
+    changes: list[tuple[Axis, tuple[Axis, ...] | None]] = []
+    token = _CHANGES.set(changes)
+    try:
+        yield
+    except BaseException:
+        for axis, parts in reversed(changes):
+            axis.parts = parts
+        raise
+    finally:
+        _CHANGES.reset(token)
 
 
 Group = tuple[Axis, ...]  # the axes that make up one dimension, slowest first; none for a dimension of one
@@ -72,7 +99,7 @@ def _taken_for(axis: Axis) -> Axis:
         way.append(axis)
         axis = axis.parts[0]
     for passed in way:
-        passed.parts = (axis,)
+        passed.become((axis,))
     return axis
 
 
@@ -148,7 +175,7 @@ def same(a: Group, b: Group, apart: tuple[Group, Group] = ((), ())) -> bool:
         if x.size == y.size:
             if x in atoms(apart[1]) or y in atoms(apart[0]):
                 return False
-            y.parts = (x,)
+            y.become((x,))
         else:
             big, small, stack = (x, y, left) if x.size[0] * x.size[1] > y.size[0] * y.size[1] else (y, x, right)
             if not big.split(small.size):

@@ -1,40 +1,53 @@
-"""Chains: layers that read each other's output, divided where the mask changes. Each chain is an encoder."""
+"""Chains: blocks to layers, and layers that read each other's output to encoders, divided where the mask changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusebert.match.findings import Mask, Match, Refused
+from fusebert.match.findings import Layer, Mask, Match, Refused
 from fusebert.match.mask import Masks
+from fusebert.match.patterns import FORMS
+from fusebert.values.blocks import Attention
 
 
-def chained(matches: Mapping[str, Match]) -> list[list[Match]]:
+def layers_of(blocks: Mapping[str, Match]) -> dict[str, Layer]:
+    """Each feed-forward block with the attention block that it reads, by what it makes."""
+    pairs = ((blocks.get(block.bindings["x"]), block) for block in blocks.values() if not is_attention(block))
+    return {block.output: Layer((before, block)) for before, block in pairs if before and is_attention(before)}
+
+
+def is_attention(block: Match) -> bool:
+    """Whether a block's body is attention."""
+    return isinstance(FORMS[block.form].body, Attention)
+
+
+def chained(layers: Mapping[str, Layer]) -> list[list[Layer]]:
     """Layers one after the other, as long as each reads what the one before makes."""
-    after = {match.bindings["x"]: match for match in matches.values()}
+    after = {layer.bindings["x"]: layer for layer in layers.values()}
     chains = []
-    for match in matches.values():
-        if match.bindings["x"] in matches and after[match.bindings["x"]] is match:
+    for layer in layers.values():
+        if layer.bindings["x"] in layers and after[layer.bindings["x"]] is layer:
             continue
-        chain = [match]
+        chain = [layer]
         while (following := after.get(chain[-1].output)) is not None:
             chain.append(following)
         chains.append(chain)
     return chains
 
 
-def same_mask(chain: list[Match], masks: Masks) -> list[list[Match]]:
+def same_mask(chain: list[Layer], masks: Masks) -> list[list[Layer]]:
     """The chain, divided where the mask changes."""
-    parts: list[list[Match]] = []
-    for match in chain:
-        if parts and _mask(match, masks) == _mask(parts[-1][0], masks):
-            parts[-1].append(match)
+    parts: list[list[Layer]] = []
+    for layer in chain:
+        if parts and _mask(layer, masks) == _mask(parts[-1][0], masks):
+            parts[-1].append(layer)
         else:
-            parts.append([match])
+            parts.append([layer])
     return parts
 
 
-def _mask(match: Match, masks: Masks) -> Mask | str:
+def _mask(layer: Layer, masks: Masks) -> Mask | str:
     """What a layer's mask hides, however it is computed; the reason where it is refused."""
-    mask = masks.read(match.bindings["mask"], match.bindings["heads"])
+    mask = masks.read(layer.bindings["mask"], layer.bindings["heads"])
     return mask.reason if isinstance(mask, Refused) else replace(mask, added="")

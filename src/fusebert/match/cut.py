@@ -36,7 +36,7 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
             f"{found.inner_taps[0]} is inside a layer, and other nodes read it; a fused layer gives only its result"
         )
     tensors = _Tensors(finding.raised)
-    number = {match.output: i for i, match in enumerate(found.layers)}
+    number = {layer.output: i for i, layer in enumerate(found.layers)}
     outputs = (found.output, *found.taps)
     flat = tensors.layout(found.output, found.output)
     for tap in found.taps:

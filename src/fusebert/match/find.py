@@ -1,16 +1,17 @@
-"""Find: Graph -> Finding. Translates and lifts the graph, matches layers, chains them into encoders, and says of each
+"""Find: Graph -> Finding. Translates and lifts the graph, matches blocks, chains them into encoders, and says of each
 what it is, where it sits and who reads it; or, if there is none, what came nearest and where it stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from fusebert.match.chains import chained, same_mask
+from fusebert.match.chains import chained, layers_of, same_mask
 from fusebert.match.consumers import consumers_of
 from fusebert.match.findings import (
     Finding,
     FoundEncoder,
+    Layer,
     Lifted,
     Mask,
     Match,
@@ -23,10 +24,10 @@ from fusebert.match.findings import (
 from fusebert.match.lift import lift
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.mask import Masks
-from fusebert.match.misses import nearest
+from fusebert.match.misses import nearest, unpaired
 from fusebert.match.probe import make_probes
 from fusebert.match.recognise import recognise
-from fusebert.match.search import Search, pattern
+from fusebert.match.search import find_blocks
 from fusebert.match.translate import translate_with_rows
 from fusebert.match.trials import Trials
 from fusebert.ops.graph import Graph, Node
@@ -59,24 +60,26 @@ def find_elsewhere(graph: Graph, reached: Finding) -> dict[str, Finding]:
 
 def _find(translated: Graph, before: list[RuleRow], fixed_sizes: Mapping[int, int]) -> Finding:
     raised, lifts = _raise(translated, fixed_sizes)
-    matches, misses, searches = _layers(raised)
-    rows = [*before, *lifts, *searches]
+    blocks, misses = find_blocks(raised.graph, raised.kept)
+    layers = layers_of(blocks)
+    misses |= unpaired(raised.graph, blocks, layers, misses)
+    rows = [*before, *lifts, *_searches(raised.graph, blocks, misses)]
     trials = Trials(raised)
     masks = Masks(raised, trials)
     encoders: dict[tuple[tuple[str, str], ...], FoundEncoder] = {}
     refused: list[Miss] = []
     unmatched = dict(misses)
-    for chain in (part for whole in chained(matches) for part in same_mask(whole, masks)):
+    for chain in (part for whole in chained(layers) for part in same_mask(whole, masks)):
         added, nodes = chain[0].bindings["mask"], chain[0].nodes
         mask = masks.read(added, chain[0].bindings["heads"])
         if isinstance(mask, Refused):
             rows.append(RuleRow("match", "mask", (mask.node,), "", mask.reason))
-            refused.append(Miss(len(pattern().nodes), "a mask", mask.reason, mask.node, nodes[0].function))
-            unmatched |= {match.output: refused[-1] for match in chain}
+            refused.append(Miss(len(nodes), "a padding mask", mask.reason, mask.node, nodes[0].function))
+            unmatched |= {layer.output: refused[-1] for layer in chain}
             continue
         rows.append(RuleRow("match", "mask", (added or chain[0].output,), mask.kind))
         found = _encoder(raised, trials, chain, mask)
-        key = tuple((node.function, node.name) for match in chain for node in match.nodes)
+        key = tuple((node.function, node.name) for layer in chain for node in layer.nodes)
         if found.function and key in encoders:  # a function that is called from several places
             found = replace(encoders[key], calls=encoders[key].calls + 1)
         encoders[key if found.function else (*key, ("output", found.output))] = found
@@ -91,31 +94,20 @@ def _raise(translated: Graph, fixed_sizes: Mapping[int, int]) -> tuple[Lifted, l
     return replace(lifted, graph=raised, fixed_sizes={**lifted.fixed_sizes, **fixed_sizes}), [*lifts, *rows]
 
 
-def _layers(raised: Lifted) -> tuple[dict[str, Match], dict[str, Miss], list[RuleRow]]:
-    """The layers that end with a LayerNorm, by their output; and what kept other LayerNorms from being one."""
-    search = Search(raised.graph, raised.kept)
-    matches: dict[str, Match] = {}
-    misses: dict[str, Miss] = {}
-    rows: list[RuleRow] = []
-    for node in raised.graph.nodes:
-        if node.op != "layer_norm":
-            continue
-        result = search.match(node.outputs[0])
-        if isinstance(result, Match):
-            matches[node.outputs[0]] = result
-            names = tuple(dict.fromkeys(map(label, result.nodes)))
-            rows.append(
-                RuleRow("match", "layer", names, "layer", f"reads {result.bindings['x']}, makes {result.output}")
-            )
-        else:
-            misses[node.outputs[0]] = result
-            rows.append(RuleRow("match", "layer", (label(node),), "", str(result)))
-    return matches, misses, rows
+def _searches(graph: Graph, blocks: Mapping[str, Match], misses: Mapping[str, Miss]) -> Iterator[RuleRow]:
+    """A row for every node that ends a block, or that a form was tried at."""
+    for node in graph.nodes:
+        if (block := blocks.get(node.outputs[0])) is not None:
+            names = tuple(dict.fromkeys(map(label, block.nodes)))
+            what = f"reads {block.bindings['x']}, makes {block.output}"
+            yield RuleRow("match", block.form, names, "block", what)
+        elif (miss := misses.get(node.outputs[0])) is not None:
+            yield RuleRow("match", miss.form, (label(node),), "", str(miss))
 
 
-def _encoder(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> FoundEncoder:
-    origins = tuple(_provenance(raised, match) for match in chain)
-    inside = {id(node) for match in chain for node in match.nodes}
+def _encoder(raised: Lifted, trials: Trials, chain: list[Layer], mask: Mask) -> FoundEncoder:
+    origins = tuple(_provenance(raised, layer) for layer in chain)
+    inside = {id(node) for layer in chain for node in layer.nodes}
     taps, inner = _taps(raised.graph, chain, inside)
     return FoundEncoder(
         layers=tuple(chain),
@@ -131,16 +123,16 @@ def _encoder(raised: Lifted, trials: Trials, chain: list[Match], mask: Mask) -> 
     )
 
 
-def _provenance(raised: Lifted, match: Match) -> dict[str, Provenance]:
-    """Where each weight of a layer comes from, by the name it has in the pattern."""
-    named = {key: name for key, name in match.bindings.items() if isinstance(name, str) and "." in key}
+def _provenance(raised: Lifted, layer: Layer) -> dict[str, Provenance]:
+    """Where each weight of a layer comes from, by the name it has in the forms of its blocks."""
+    named = {key: name for key, name in layer.bindings.items() if isinstance(name, str) and "." in key}
     return {key: raised.origin(name) for key, name in named.items() if name in raised.graph.weights}
 
 
-def _taps(graph: Graph, chain: list[Match], inside: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _taps(graph: Graph, chain: list[Layer], inside: set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Tensors inside the encoder that something outside reads: outputs of layers, and others."""
-    made = {name for match in chain for node in match.nodes for name in node.outputs}
-    between = {match.output for match in chain[:-1]}
+    made = {name for layer in chain for node in layer.nodes for name in node.outputs}
+    between = {layer.output for layer in chain[:-1]}
     outside: list[Node] = [node for node in graph.nodes if id(node) not in inside]
     read = dict.fromkeys(name for node in outside for name in numbers_read(node) if name in made)
     read |= dict.fromkeys(name for name in graph.outputs if name in made)

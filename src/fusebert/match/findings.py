@@ -111,27 +111,53 @@ class Mask:
 
 @dataclass(frozen=True)
 class Match:
-    """One layer: what the names in the pattern stand for. `bindings` has tensors, weights and attributes by name, such
-    as `x`, `mask`, `query.weight` and `heads`; `nodes` are those the layer is made of."""
+    """One block: its form, and what the names in that form stand for. `bindings` has tensors, weights and attributes by
+    name, such as `x`, `mask`, `attention.query.weight` and `heads`; `nodes` are those the block is made of."""
 
+    form: str
     output: str
     bindings: Mapping[str, Any]
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
+class Layer:
+    """An attention block and the feed-forward block that reads it."""
+
+    blocks: tuple[Match, Match]
+
+    @property
+    def output(self) -> str:
+        """What the layer makes."""
+        return self.blocks[-1].output
+
+    @property
+    def bindings(self) -> Mapping[str, Any]:
+        """Those of both blocks; `x` is what the layer reads."""
+        return {**self.blocks[1].bindings, **self.blocks[0].bindings}
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Those of both blocks."""
+        return tuple(node for block in self.blocks for node in block.nodes)
+
+
+@dataclass(frozen=True)
 class Miss:
-    """A search that failed: how many of the pattern's nodes it found, and what stopped it where."""
+    """A search that failed: how many nodes of a layer matched, what stopped it where, and which block form it was
+    for."""
 
     matched: int
     expected: str
     found: str
     node: str
     function: str = ""
+    form: str = ""
 
     def __str__(self) -> str:
-        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}, " if self.node else ""
-        return f"{where}{self.expected} was expected, but there is {self.found}"
+        where = f"at node {self.node}{f' of function {self.function}' if self.function else ''}: " if self.node else ""
+        form = f" as part of {self.form}" if self.form else ""
+        return f"{where}expected {self.expected}{form}, found {self.found}"
 
 
 @dataclass(frozen=True)
@@ -140,7 +166,7 @@ class FoundEncoder:
     layers that other nodes read, and `inner_taps` other inner tensors that they read; `readers` say what is read of
     the output."""
 
-    layers: tuple[Match, ...]
+    layers: tuple[Layer, ...]
     hidden: int
     mask: Mask
     input: str
@@ -187,7 +213,7 @@ class FoundEncoder:
 class Finding:
     """What was found in a graph: encoders, the nearest misses, and a row for every rule that applied or refused.
     `translated` is the graph in primitive operations, `raised` in those of the vocabulary. `unmatched` are the
-    LayerNorms that end no layer of an encoder, by what they make, with what stopped the search."""
+    norms and sums that end no block of an encoder, by what they make, with what stopped the search."""
 
     encoders: tuple[FoundEncoder, ...]
     misses: tuple[Miss, ...]

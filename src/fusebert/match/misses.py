@@ -3,25 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from fusebert.match.findings import Miss
-from fusebert.match.search import pattern
+from fusebert.match.chains import is_attention
+from fusebert.match.findings import Layer, Match, Miss, label
+from fusebert.match.patterns import FORMS
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import VOCABULARY
+from fusebert.values.blocks import Attention
 
 
 def nearest(graph: Graph, misses: list[Miss]) -> list[Miss]:
-    """What is known to be wrong with a graph's attention; else the searches for a layer that came furthest."""
+    """What is known to be wrong with a graph's attention; else the searches for a block that came furthest."""
     return _other_attention(graph) or furthest(misses)
 
 
 def furthest(misses: Sequence[Miss]) -> list[Miss]:
     """The searches that came furthest."""
     most = max((miss.matched for miss in misses), default=0)
-    nearest = [miss for miss in misses if miss.matched == most]
-    usual = ("merge_heads", "embed")  # at the LayerNorms after attention and after embeddings, which end no layer
-    return sorted(nearest, key=lambda miss: miss.found in usual)[:3]
+    nearest = dict.fromkeys(miss for miss in misses if miss.matched == most)
+    return sorted(nearest, key=lambda miss: miss.found == "embed")[:3]  # the embeddings' LayerNorm ends no block
+
+
+_END = 3  # the norm, the sum and the linear map that every block ends with
+
+
+def unpaired(
+    graph: Graph, blocks: Mapping[str, Match], layers: Mapping[str, Layer], misses: Mapping[str, Miss]
+) -> dict[str, Miss]:
+    """What keeps blocks from being half of a layer, by what they make."""
+    paired = {block.output for layer in layers.values() for block in layer.blocks}
+    return {
+        block.output: _lone_attention(graph, block) if is_attention(block) else _lone_feed_forward(graph, block, misses)
+        for block in blocks.values()
+        if block.output not in paired
+    }
+
+
+def _lone_attention(graph: Graph, block: Match) -> Miss:
+    node = next((node for node in graph.nodes if block.output in node.inputs), None)
+    found = node.op if node else "no node that reads it"
+    where = label(node) if node else block.output
+    return Miss(_END, _named(False), found, where, block.nodes[0].function)
+
+
+def _lone_feed_forward(graph: Graph, block: Match, misses: Mapping[str, Miss]) -> Miss:
+    x = block.bindings["x"]
+    if x in misses:  # the search goes on there
+        return replace(misses[x], matched=misses[x].matched + len(block.nodes))
+    node = next((node for node in graph.nodes if x in node.outputs), None)
+    found = node.op if node else f"the input {x}"
+    return Miss(len(block.nodes), _named(True), found, label(node) if node else x, block.nodes[0].function)
+
+
+def _named(attention: bool) -> str:
+    """The forms with such a body."""
+    return " or ".join(form for form, block in FORMS.items() if isinstance(block.body, Attention) == attention)
 
 
 def _other_attention(graph: Graph) -> list[Miss]:
@@ -39,7 +77,7 @@ def _other_attention(graph: Graph) -> list[Miss]:
     weighted = [n for n in graph.nodes if n.op == "softmax" and _is_masked(n, maker)]
     if not contexts and weighted:
         after = (*consumers.get(weighted[0].outputs[0], ()), weighted[0])[0]
-        wanted = "an average of values, weighted by the softmax of scores"
+        wanted = "an average of values weighted by the softmax of scores"
         return [Miss(1, wanted, after.op, after.name, after.function)]
     if not contexts:
         return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
@@ -48,7 +86,7 @@ def _other_attention(graph: Graph) -> list[Miss]:
     for node in contexts:
         if _pre_norm(node, maker, consumers):
             what = "a pre-LayerNorm layer, which normalises what goes into attention and not the sum after it"
-            return [Miss(len(pattern().nodes), "a post-LayerNorm layer", what, node.name, node.function)]
+            return [Miss(1, "a post-LayerNorm layer", what, node.name, node.function)]
     return []
 
 

@@ -1,56 +1,68 @@
-"""Layer: the pattern of one encoder layer, which is `encoder.layer` itself said with holes for its weights, and the
-search for it backwards from a LayerNorm. A failed search says how far it came, and what it met there."""
+"""Search: the blocks of a raised graph. Each pattern is looked for backwards from every node that may end a block of
+its form; a search that fails says which form came nearest, how far it came, and what it met there."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusebert.match.findings import Match, Miss
+from fusebert.match.patterns import FORMS, Pattern, patterns
 from fusebert.ops.graph import Graph, Node
-from fusebert.ops.vocabulary import Record
-from fusebert.values.forms import block
-from fusebert.values.traverse import post_norm_layer
+from fusebert.values.blocks import Attention
 
 
-class _Hole:
-    """Stands for a Linear or a Norm: its parts are names."""
-
-    def __init__(self, name: str) -> None:
-        self.bias, self.gain, self.epsilon, self.kind = f"{name}.bias", f"{name}.gain", f"{name}.epsilon", "layer"
-        self._weight = f"{name}.weight"
-
-    def floats(self) -> str:
-        return self._weight
-
-
-@cache
-def pattern() -> Graph:
-    """The layer as a Graph whose weights and attributes are holes."""
-    record = Record()
-    x = "x"
-    for form in post_norm_layer(_Hole, "heads", "activation", "scale"):
-        x = block(record, x, "mask", form)
-    return record.graph(("x", "mask"), (x,))
+def find_blocks(graph: Graph, kept: Collection[str] = ()) -> tuple[dict[str, Match], dict[str, Miss]]:
+    """The blocks of a graph by what they make, and what kept other nodes from ending one. `kept` are tensors of nodes
+    that no rule understood, whatever their operation."""
+    search = _Search(graph, kept)
+    misses: dict[str, Miss] = {}
+    for node in graph.nodes:
+        if node.op in search.roots and isinstance(result := search.match(node), Miss):
+            misses[node.outputs[0]] = result
+    return search.matches, misses
 
 
-class Search:
-    """Matches the pattern in a lifted graph."""
+_COMMUTATIVE = ("add", "mul")
 
-    def __init__(self, graph: Graph, kept: Collection[str] = ()) -> None:
-        """`kept` are tensors of nodes that no rule understood, whatever their word."""
+
+class _Search:
+    """Matches every pattern in a raised graph."""
+
+    def __init__(self, graph: Graph, kept: Collection[str]) -> None:
         self._graph, self._kept = graph, kept
         self._maker = {name: node for node in graph.nodes for name in node.outputs}
-        self._pattern = {node.outputs[0]: node for node in pattern().nodes}
+        self.roots = {pattern.root for pattern in patterns()}
+        self.matches: dict[str, Match] = {}
 
-    def match(self, tensor: str) -> Match | Miss:
-        """The layer that makes a tensor, or what keeps it from being one."""
-        attempt = _Attempt(self._graph, self._maker, self._pattern, self._kept)
-        for bound in attempt.search(((pattern().outputs[0], tensor),), _Bound({}, ())):
-            return Match(tensor, bound.bindings, bound.nodes)
-        return attempt.miss
+    def match(self, node: Node) -> Match | Miss:
+        """The block that a node ends, or what kept the form that came nearest from being one. Forms with another body
+        than the block before are tried first, and win where two come equally near: layers alternate."""
+        before = self._before(node)
+        body = type(FORMS[before.form].body) if before else None
+        fitting = [pattern for pattern in patterns() if pattern.root == node.op]
+        nearest: Miss | None = None
+        for pattern in sorted(fitting, key=lambda pattern: type(FORMS[pattern.form].body) is body):
+            attempt = _Attempt(self._graph, self._maker, pattern, self._kept)
+            for bound in attempt.search(((pattern.output, node.outputs[0]),), _Bound({}, ())):
+                bindings = {name: value for name, value in bound.bindings.items() if name not in pattern.nodes}
+                match = Match(pattern.form, node.outputs[0], bindings, bound.nodes)
+                self.matches[match.output] = match
+                return match
+            if nearest is None or attempt.miss.matched > nearest.matched:
+                nearest = attempt.miss
+        assert nearest is not None
+        return (
+            replace(nearest, matched=nearest.matched + len(before.nodes)) if body is Attention and before else nearest
+        )
+
+    def _before(self, node: Node) -> Match | None:
+        """The block that makes one of the terms of a node's sum."""
+        terms = [node] if node.op == "add" else [self._maker.get(past_identity(self._maker, node.inputs[0]))]
+        names = (name for term in terms if term is not None and term.op == "add" for name in term.inputs)
+        found = (self.matches.get(past_identity(self._maker, name)) for name in names)
+        return next(filter(None, found), None)
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,7 @@ class _Bound:
 class _Attempt:
     graph: Graph
     maker: Mapping[str, Node]
-    pattern: Mapping[str, Node]
+    pattern: Pattern
     kept: Collection[str]
     miss: Miss = field(default_factory=lambda: Miss(-1, "", "", ""))
 
@@ -75,8 +87,8 @@ class _Attempt:
             yield bound
             return
         (wanted, tensor), rest = goals[0], goals[1:]
-        node = self.pattern.get(wanted)
-        tensor = self._past_identity(tensor)
+        node = self.pattern.nodes.get(wanted)
+        tensor = past_identity(self.maker, tensor)
         if wanted in bound.bindings:
             if bound.bindings[wanted] == tensor:
                 yield from self.search(rest, bound)
@@ -120,27 +132,22 @@ class _Attempt:
                 goals.append((hole, name))
             else:
                 holes[hole] = None  # no bias
-        if wanted.op != "add":
+        if wanted.op not in _COMMUTATIVE:
             yield tuple(goals), holes, nodes
             return
         first, second = goals
         swapped = ((first[0], second[1]), (second[0], first[1]))
-        linear = next(hole for hole, _ in goals if self._word(hole) == "linear")
-        for way in sorted((tuple(goals), swapped), key=lambda way: self._made(dict(way)[linear]) != "linear"):
-            if self._made(dict(way)[linear]) == "linear" or way == tuple(goals):
-                yield tuple(sorted(way, key=lambda goal: goal[0] != linear)), holes, nodes
-
-    def _word(self, hole: str) -> str:
-        return self.pattern[hole].op if hole in self.pattern else ""
+        told = next(
+            hole for hole, _ in goals if hole in self.pattern.nodes
+        )  # the operand that is told by its operation
+        fits = {way: self._made(dict(way)[told]) == self.pattern.nodes[told].op for way in (tuple(goals), swapped)}
+        for way in sorted(fits, key=lambda way: not fits[way]):
+            if fits[way] or way == tuple(goals):
+                yield tuple(sorted(way, key=lambda goal: goal[0] != told)), holes, nodes
 
     def _made(self, tensor: str) -> str:
-        made = self.maker.get(self._past_identity(tensor))
+        made = self.maker.get(past_identity(self.maker, tensor))
         return made.op if made else ""
-
-    def _past_identity(self, tensor: str) -> str:
-        while (made := self.maker.get(tensor)) is not None and made.op == "identity":
-            tensor = made.inputs[0]
-        return tensor
 
     def _fits(self, hole: str, tensor: str) -> bool:
         return hole in ("x", "mask") or tensor in self.graph.weights
@@ -152,7 +159,14 @@ class _Attempt:
         found = made.op if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
         found = f"{found} of another form" if made and tensor in self.kept and made.op == expected else found
         name = made.name if made and made.name else tensor
-        self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "")
+        self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "", self.pattern.form)
+
+
+def past_identity(maker: Mapping[str, Node], tensor: str) -> str:
+    """The tensor that is passed on unchanged to this one."""
+    while (made := maker.get(tensor)) is not None and made.op == "identity":
+        tensor = made.inputs[0]
+    return tensor
 
 
 def _bind(bound: _Bound, hole: str, value: Any) -> _Bound:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from fusebert.match.findings import FoundEncoder, Lifted
+from fusebert.match.findings import FoundEncoder, Lifted, Match
+from fusebert.match.patterns import FORMS
 from fusebert.ops.graph import Array, Node
 from fusebert.values.blocks import Block, Linear, Norm
-from fusebert.values.traverse import is_norm, post_norm_layer
+from fusebert.values.traverse import Part, map_block
 
 
 class Weights:
-    """Reads linears, norms and layers off a raised graph."""
+    """Reads linears, norms and blocks off a raised graph."""
 
     def __init__(self, raised: Lifted, found: FoundEncoder) -> None:
         self.raised, self.graph, self.found = raised, raised.graph, found
@@ -44,15 +45,20 @@ class Weights:
         """What a linear has."""
         return self._linear(node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
 
-    def layer(self, holes: Mapping[str, Any]) -> tuple[Block, Block]:
-        """The blocks of a matched layer."""
+    def block(self, match: Match) -> Block:
+        """A matched block: its form, with weights and numbers in place of their names."""
+        form, bindings = FORMS[match.form], match.bindings
+        named = {field.name: getattr(form.body, field.name) for field in fields(form.body)}
+        numbers: dict[str, Any] = {name: bindings[hole] for name, hole in named.items() if isinstance(hole, str)}
+        filled = replace(form, body=replace(form.body, **numbers))
+        return map_block(filled, lambda _, part: self._part(part, bindings))
 
-        def part(path: str) -> Linear | Norm:
-            if is_norm(path):
-                return self._norm(holes[f"{path}.gain"], holes[f"{path}.bias"], float(holes[f"{path}.epsilon"]))
-            return self._linear(holes[f"{path}.weight"], holes[f"{path}.bias"])
-
-        return post_norm_layer(part, int(holes["heads"]), str(holes["activation"]), float(holes["scale"]))
+    def _part(self, named: Part, bindings: Mapping[str, Any]) -> Part:
+        """A part of a form, whose arrays are names, with the weights they stand for."""
+        given = {field: bindings[str(name)] for field, name in named.arrays()}
+        if isinstance(named, Norm):
+            return self._norm(given.get("gain"), given.get("bias"), float(bindings[str(named.epsilon)]), named.kind)
+        return self._linear(given["weight"], given.get("bias"))
 
     def _array(self, name: str | None) -> Array | None:
         return None if not name else self.graph.weights[name].read()
@@ -62,9 +68,9 @@ class Weights:
         assert matrix is not None
         return Linear(_usable(matrix), None if offset is None else np.asarray(offset, np.float32).reshape(-1))
 
-    def _norm(self, gain: str | None, bias: str | None, epsilon: float) -> Norm:
+    def _norm(self, gain: str | None, bias: str | None, epsilon: float, kind: str = "layer") -> Norm:
         arrays = (None if not name else np.asarray(self._array(name), np.float32) for name in (gain, bias))
-        return Norm(next(arrays), next(arrays), epsilon)
+        return Norm(next(arrays), next(arrays), epsilon, kind)
 
 
 def keeps_order(node: Node) -> bool:

@@ -14,18 +14,20 @@ from typing import Any
 import numpy as np
 
 from fusebert.engine.native import isa
+from fusebert.engine.pooling import check_pooling
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, write
-from fusebert.formats.files import read_json
+from fusebert.formats import write
 from fusebert.measure.difference import Difference, difference
-from fusebert.measure.predictions import POOLING, Form, answer, batches, find_form, longest, tokenizer_folder
+from fusebert.measure.predictions import Form, answer, batches, find_form, longest, tokenizer_folder
 from fusebert.measure.runners import Runner, Told, open_runner
 from fusebert.measure.tasks import Task, find_task
 from fusebert.ops.graph import Array
 from fusebert.progress import progress
 from fusebert.report import Report, Table
+from fusebert.source import Artifact, Source, open
 from fusebert.values.precision import PRECISIONS
+from fusebert.values.precision import precision as named_precision
 
 BATCH_SIZE = 32
 _SETTINGS = ("task", "samples", "batch_size", "isa")  # the last columns of the CSV file
@@ -46,22 +48,36 @@ class Scored:
     decisions: Array | None
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How models are scored, as `accuracy` takes it."""
+
+    precisions: Sequence[str] | None = None
+    batch_size: int = BATCH_SIZE
+    threads: int | None = None
+    tokenizer: str | Path | None = None
+    max_length: int | None = None
+    pooling: str = "mean"
+    inputs: Told | None = None
+    in_torch: bool = False
+
+    def __post_init__(self) -> None:
+        check_pooling(self.pooling)
+        if self.batch_size < 1:
+            raise FusebertError(f"batch_size must be at least 1, not {self.batch_size}")
+        for name in self.precisions or ():
+            named_precision(name)
+
+
 def accuracy(
     models: Sequence[str | Path],
     task: str | Path | None = None,
     data: str | Path | None = None,
     samples: int | None = None,
-    precisions: Sequence[str] | None = None,
-    batch_size: int = BATCH_SIZE,
-    threads: int | None = None,
-    tokenizer: str | Path | None = None,
-    max_length: int | None = None,
-    pooling: str = "mean",
     csv_file: str | Path | None = None,
-    inputs: Told | None = None,
-    in_torch: bool = False,
-    show_progress: bool = False,
     overwrite: bool = False,
+    show_progress: bool = False,
+    **settings: Any,
 ) -> Report:
     """Scores each model by its own framework and, in each precision, by fusebert; the first is what the others are
     compared with.
@@ -71,67 +87,58 @@ def accuracy(
     tokenizer: a folder, where none is beside the models. max_length: tokens that texts are cut to; else what the first
     model takes. pooling: mean, cls or max, of a model without a head. inputs: their names by role, as in compare.
     in_torch: checkpoints stay in torch, where fusebert runs their encoder, instead of running whole by fusebert."""
-    if batch_size < 1 or pooling not in POOLING:
-        raise FusebertError(f"batch_size must be at least 1, and pooling one of {', '.join(POOLING)}")
+    wanted = Settings(**settings)
     if csv_file is not None:
         write.check(Path(csv_file), _is_csv if overwrite else None)
-    paths = list(dict.fromkeys(map(Path, models)))
+    sources = [open(path) for path in dict.fromkeys(map(Path, models))]
     chosen = find_task(task, data).spread(samples)
-    engines = _Engines(paths, precisions, threads, inputs, in_torch)
-    exam = _Exam(chosen, paths, tokenizer, batch_size, max_length, pooling)
+    engines = _Engines(sources, wanted)
+    exam = _Exam(chosen, sources, wanted)
     with progress("scoring", len(chosen.texts) * engines.most, show_progress) as advance:
-        for path, runner in engines:
+        for source, runner in engines:
             with closing(runner):
-                exam.take(path, runner, advance)
+                exam.take(source, runner, advance)
     if not exam.results:
         raise FusebertError(" ".join(["nothing could be run.", *engines.notes]))
-    facts = exam.facts | {"batch_size": batch_size, "isa": isa(), "baseline": exam.results[0].engine}
+    facts = exam.facts | {"batch_size": wanted.batch_size, "isa": isa(), "baseline": exam.results[0].engine}
     if csv_file is not None:
         with write.file(Path(csv_file), _is_csv if overwrite else None) as file:
             file.write(_csv(exam.results, facts).encode())
-    return Report(f"{chosen.name}: {', '.join(map(str, paths))}", facts, _tables(exam.results), tuple(engines.notes))
+    names = ", ".join(str(source.path) for source in sources)
+    return Report(f"{chosen.name}: {names}", facts, _tables(exam.results), tuple(engines.notes))
 
 
 class _Engines:
     """Runners to be scored, opened one after the other; `notes` say which were left out, and why."""
 
-    def __init__(
-        self, paths: Sequence[Path], precisions: Sequence[str] | None, threads: int | None, told: Told | None,
-        in_torch: bool,
-    ) -> None:  # fmt: skip
-        if not paths:
+    def __init__(self, sources: Sequence[Source], wanted: Settings) -> None:
+        if not sources:
             raise FusebertError("there is no model to score")
-        for path in paths:
-            if not path.exists():
-                raise FusebertError(f"{path} does not exist")
-        for name in precisions or ():
-            if name not in PRECISIONS:
-                raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
-        self._paths, self._threads, self._told, self._in_torch = paths, threads, told, in_torch
-        everything = PRECISIONS if len(paths) == 1 else ()
-        self._precisions = list(everything if precisions is None else dict.fromkeys(precisions))
-        self.most = len(paths) * (1 + len(self._precisions))
+        self._sources, self._wanted = sources, wanted
+        everything = PRECISIONS if len(sources) == 1 else ()
+        self._precisions = list(everything if wanted.precisions is None else dict.fromkeys(wanted.precisions))
+        self.most = len(sources) * (1 + len(self._precisions))
         self.notes: list[str] = []
 
-    def __iter__(self) -> Iterator[tuple[Path, Runner]]:
-        for path in self._paths:
+    def __iter__(self) -> Iterator[tuple[Source, Runner]]:
+        for source in self._sources:
             precisions = self._precisions
             try:
-                runner = open_runner(path, None, self._threads, told=self._told)
+                runner = open_runner(source, None, self._wanted.threads, told=self._wanted.inputs)
             except FusebertError as error:
                 if not isinstance(error.__cause__, ImportError):
                     raise
                 self.notes.append(f"The stock model cannot run: {error}. fusebert's fp32 stands in for it.")
                 precisions = ["fp32", *(name for name in precisions if name != "fp32")]
             else:
-                yield path, runner
-            if not artifact.is_artifact(path):
-                yield from ((path, runner) for runner in self._ours(path, precisions))
+                yield source, runner
+            if not isinstance(source, Artifact):
+                yield from ((source, runner) for runner in self._ours(source, precisions))
 
-    def _ours(self, path: Path, precisions: Sequence[str]) -> Iterator[Runner]:
+    def _ours(self, source: Source, precisions: Sequence[str]) -> Iterator[Runner]:
         for precision in precisions:
             try:
-                runner = open_runner(path, precision, self._threads, in_torch=self._in_torch)
+                runner = open_runner(source, precision, self._wanted.threads, in_torch=self._wanted.in_torch)
             except UnsupportedError as error:
                 self.notes.append(f"fusebert cannot run it by itself: {error}.")
                 return
@@ -141,33 +148,30 @@ class _Engines:
 class _Exam:
     """The same texts for everyone, tokenised once; `results` grow with every runner that takes it."""
 
-    def __init__(
-        self, task: Task, paths: Sequence[Path], tokenizer: str | Path | None, size: int, max_length: int | None,
-        pooling: str,
-    ) -> None:  # fmt: skip
-        self._task, self._size, self._max_length, self._pooling = task, size, max_length, pooling
-        self._paths = paths
-        self._folder = tokenizer_folder(paths, tokenizer)
+    def __init__(self, task: Task, sources: Sequence[Source], wanted: Settings) -> None:
+        self._task, self._wanted = task, wanted
+        self._paths = [source.path for source in sources]
+        self._folder = tokenizer_folder(sources, wanted.tokenizer)
         self._tokens: list[Tokens] | None = None  # of whole texts, or of first and then second parts
         self._kind = ""
-        self._wanted: Any = None
+        self._labels: Any = None
         self.facts: dict[str, Any] = {}
         self.results: list[Scored] = []
 
-    def take(self, path: Path, runner: Runner, advance: Callable[[int], None]) -> None:
+    def take(self, source: Source, runner: Runner, advance: Callable[[int], None]) -> None:
         """Scores one runner."""
         if self._tokens is None:
-            self._begin(path, runner)
+            self._begin(source, runner)
         assert self._tokens is not None
-        given = list(batches(runner, self._tokens, self._size, self._padding_id(runner)))
+        given = list(batches(runner, self._tokens, self._wanted.batch_size, self._padding_id(runner)))
         form = find_form(runner, given[0])
         if form.kind != self._kind:
             raise FusebertError(f"{runner.name} answers with {form.kind}, but the first model with {self._kind}")
         parts = len(self._tokens) // len(self._task.texts)
         rows, seconds = answer(
-            runner, form, given, len(self._tokens), self._pooling, lambda done: advance(done // parts)
+            runner, form, given, len(self._tokens), self._wanted.pooling, lambda done: advance(done // parts)
         )
-        self.results.append(self._score(self._short_name(path, runner), rows, seconds))
+        self.results.append(self._score(self._short_name(source.path, runner), rows, seconds))
 
     def _short_name(self, path: Path, runner: Runner) -> str:
         """As short as tells it from the others."""
@@ -177,10 +181,10 @@ class _Exam:
         alone = [one.name for one in self._paths].count(path.name) == 1
         return f"{path.name if alone else path} by {how}"
 
-    def _begin(self, path: Path, runner: Runner) -> None:
+    def _begin(self, source: Source, runner: Runner) -> None:
         """Tokenises for the first runner, whose head decides what is asked."""
         task, limit = self._task, longest(runner)
-        most = None if self._max_length is None else min(self._max_length, limit)
+        most = None if self._wanted.max_length is None else min(self._wanted.max_length, limit)
         tokenizer = Tokenizer.read(self._folder, limit, most)
         assert tokenizer is not None  # the folder was chosen for it
         self._tokenizer = tokenizer
@@ -191,7 +195,7 @@ class _Exam:
         if form.kind == "embeddings":
             texts = [str(text[side]) for side in (0, 1) for text in task.texts]
         self._tokens = tokenizer(texts)
-        self._wanted = _classes(task, path) if form.kind == "classes" else task.values
+        self._labels = _classes(task, source) if form.kind == "classes" else task.values
         count = sum(len(one.ids) for one in self._tokens)
         self.facts = {
             "task": task.name, "samples": len(task.texts), "tokens": count,
@@ -211,13 +215,13 @@ class _Exam:
         decisions = rows.argmax(1) if self._kind == "classes" else None
         flips = None
         if decisions is not None:
-            if (most := int(self._wanted.max(initial=0))) >= rows.shape[1]:
+            if (most := int(self._labels.max(initial=0))) >= rows.shape[1]:
                 raise FusebertError(f"{name} knows {rows.shape[1]} classes, but there is a label {most}")
-            scores = class_scores(decisions, self._wanted, f1=rows.shape[1] == 2 and self._task.name != "sst2")
+            scores = class_scores(decisions, self._labels, f1=rows.shape[1] == 2 and self._task.name != "sst2")
             flips = 0 if stock is None else int((decisions != stock.decisions).sum())
         else:
             predicted = _similarity(rows) if self._kind == "embeddings" else rows[:, 0]
-            scores = {"spearman": round(100 * spearman(predicted, self._wanted), 2), "total": len(self._wanted)}
+            scores = {"spearman": round(100 * spearman(predicted, self._labels), 2), "total": len(self._labels)}
         return Scored(name, scores, difference("logits", baseline, rows), flips, seconds, rows, decisions)
 
 
@@ -265,28 +269,19 @@ def _require(task: Task, form: Form, runner: Runner) -> None:
         raise FusebertError(f"{wrong}, which need pairs of texts to be scored; {task.name} has single ones")
 
 
-def _classes(task: Task, path: Path) -> Array:
+def _classes(task: Task, source: Source) -> Array:
     """The labels as numbers of classes; words are looked up in the model's own."""
     try:
         return np.array([int(label) for label in task.labels])
     except ValueError:
-        names = _label_names(path)
+        names = source.labels
     unknown = next((label for label in task.labels if label not in names), None)
     if unknown is not None:
-        known = f"the model's are {', '.join(names)}" if names else f"no config.json by {path} names any; use numbers"
-        raise FusebertError(f"{task.name}: label {unknown!r:.40} is unknown: {known}")
+        known = f"the model's are {', '.join(names)}" if names else f"no config.json by {source.path} names any"
+        raise FusebertError(
+            f"{task.name}: label {unknown!r:.40} is unknown: {known}; use numbers, or the model's names"
+        )
     return np.array([names.index(label) for label in task.labels])
-
-
-def _label_names(path: Path) -> list[str]:
-    if artifact.is_artifact(path):
-        return [str(name) for name in read_json(path / artifact.HEADER).get("labels", [])]
-    for folder in (path, path.parent):
-        if (folder / "config.json").is_file():
-            named = read_json(folder / "config.json").get("id2label")
-            if isinstance(named, dict):
-                return [str(named[key]) for key in sorted(named, key=lambda key: (len(key), key))]
-    return []
 
 
 def _tables(results: Sequence[Scored]) -> tuple[Table, Table]:

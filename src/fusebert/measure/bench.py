@@ -20,15 +20,13 @@ import numpy as np
 
 from fusebert.engine.native import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface, write
-from fusebert.formats.files import map_file
-from fusebert.formats.onnx import read as onnx
-from fusebert.formats.tensorflow import read as tensorflow
+from fusebert.formats import write
 from fusebert.measure.inputs import UnknownInputError
 from fusebert.measure.runners import OnnxRuntime, Runner, Told, open_runner
 from fusebert.measure.samples import Sample, Source, pad_to_lengths
 from fusebert.measure.timing import PERCENTILES, Timing, interleave
 from fusebert.report import Report, Table
+from fusebert.source import Artifact, Checkpoint, TensorFlowSource, open
 
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100
@@ -138,12 +136,7 @@ def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[
 
 def _tensorflow_runs(models: Sequence[str]) -> bool:
     """Whether there is a model for TensorFlow, and that is loaded already, perhaps with other threads."""
-    if "tensorflow" not in sys.modules:
-        return False
-    paths = list(map(Path, models))
-    return any(
-        tensorflow.is_saved_model(path) or (path.is_file() and not onnx.looks_like(map_file(path))) for path in paths
-    )
+    return "tensorflow" in sys.modules and any(isinstance(open(model), TensorFlowSource) for model in models)
 
 
 def _in_own_process(settings: Settings, threads: int, show: bool) -> tuple[list[Measured], list[str]]:
@@ -174,26 +167,26 @@ def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Run
     """Each model by its own framework, then traced, then in each precision (traced with our encoder, and by itself)."""
     unknown = []
     for model in settings.models:
-        path = Path(model)
+        source = open(model)
         try:
-            yield open_runner(path, None, threads, settings.level, told=settings.inputs)
+            yield open_runner(source, None, threads, settings.level, told=settings.inputs)
         except UnknownInputError as error:  # meant for another model
             unknown.append(error)
             if len(unknown) == len(settings.models):
                 raise
-            yield open_runner(path, None, threads, settings.level)
-        if path.is_dir() and artifact.is_artifact(path):
+            yield open_runner(source, None, threads, settings.level)
+        if isinstance(source, Artifact):
             if settings.precisions:
-                notes.append(f"{path} is an artifact, which has its own precision.")
+                notes.append(f"{model} is an artifact, which has its own precision.")
             continue
-        traced = settings.traced and path.is_dir() and huggingface.is_checkpoint(path)
+        traced = settings.traced and isinstance(source, Checkpoint)
         if traced:
-            yield open_runner(path, None, threads, traced=True)
+            yield open_runner(source, None, threads, traced=True)
         for precision in settings.precisions:
             try:
                 if traced:
-                    yield open_runner(path, precision, threads, traced=True, in_torch=True)
-                yield open_runner(path, precision, threads)
+                    yield open_runner(source, precision, threads, traced=True, in_torch=True)
+                yield open_runner(source, precision, threads)
             except UnsupportedError as error:
                 notes.append(f"fusebert cannot run it by itself: {error}.")
                 break

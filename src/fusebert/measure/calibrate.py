@@ -3,12 +3,14 @@ static. The texts run in fp32, once to see the ends and, unless those are what i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fusebert.engine.model import Model, load
+from fusebert.engine.load import load
+from fusebert.engine.model import Model
 from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
 from fusebert.formats import write
@@ -17,48 +19,56 @@ from fusebert.measure.histogram import Histogram, check_method, choose_range
 from fusebert.measure.tasks import Task, read_texts
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
+from fusebert.source import Source, open
 from fusebert.values.plan import PRODUCTS, too_wide
 
 SAMPLES = 512
 
 
+@dataclass(frozen=True)
+class Settings:
+    """How ranges are observed, as `calibrate` takes it."""
+
+    samples: int = SAMPLES
+    method: str = "minmax"
+    percentile: float = 99.99
+    form: str | None = None
+    tokenizer: str | Path | None = None
+    threads: int | None = None
+
+
 def calibrate(
-    path: str | Path,
+    path: str | Path | Source,
     data: str | Path,
     out: str | Path,
-    samples: int | None = None,
-    method: str = "minmax",
-    percentile: float = 99.99,
-    form: str | None = None,
-    tokenizer: str | Path | None = None,
     overwrite: bool = False,
-    threads: int | None = None,
     show_progress: bool = False,
+    **settings: Any,
 ) -> Report:
     """Writes the observed input ranges of a checkpoint or a graph to `out`.
 
     data: a text on every line, or a labelled file as `accuracy` takes it.
     samples: texts, taken evenly from the whole file; 512 unless given.
     method, percentile: see `choose_range`. form: "ours" (JSON) or "bert-op" (the TensorFlow op's text); by default as
-    the file is called. tokenizer: a folder, where the model's own has none."""
-    path, data, out = Path(path), Path(data), Path(out)
-    form = form or default_form(out)
+    the file is called. tokenizer: a folder, where the model's own has none. threads: as in `load`."""
+    source, data, out, wanted = open(path), Path(data), Path(out), Settings(**settings)
+    form, method = wanted.form or default_form(out), wanted.method
     if form not in FORMS:
         raise FusebertError(f"form {form!r} is unknown; use one of {', '.join(FORMS)}")
-    check_method(method, percentile)
+    check_method(method, wanted.percentile)
     write.check(out, is_factors if overwrite else None)
-    task = read_texts(data).spread(SAMPLES if samples is None else samples)
-    model = _fp32(path, tokenizer, threads)
+    task = read_texts(data).spread(wanted.samples)
+    model = _fp32(source, wanted)
     texts = _texts(task, model)
     seen = model.observe(texts, progress=show_progress)
     ranges, clipped = seen, np.zeros(seen.shape[:2])
     if method != "minmax":
-        ranges, clipped = find_ranges(model, texts, seen, method, percentile, show_progress)
-    about: dict[str, Any] = {"model": str(path), "data": str(data), "texts": len(texts), "method": method}
-    about |= {"percentile": percentile} if method == "percentile" else {}
+        ranges, clipped = find_ranges(model, texts, seen, method, wanted.percentile, show_progress)
+    about: dict[str, Any] = {"model": str(source.path), "data": str(data), "texts": len(texts), "method": method}
+    about |= {"percentile": wanted.percentile} if method == "percentile" else {}
     write_factors(out, ranges, form, about, overwrite)
     facts = {**about, "form": form, "largest_share_clipped": float(clipped.max(initial=0))}
-    return Report(f"{path} -> {out}", facts, (_table(ranges, seen, clipped),), _notes(ranges, out, form))
+    return Report(f"{source.path} -> {out}", facts, (_table(ranges, seen, clipped),), _notes(ranges, out, form))
 
 
 def find_ranges(
@@ -72,14 +82,14 @@ def find_ranges(
     return values[..., :2].astype(np.float32), values[..., 2]
 
 
-def _fp32(path: Path, tokenizer: str | Path | None, threads: int | None) -> Model:
-    model = load(path, threads=threads)
+def _fp32(source: Source, wanted: Settings) -> Model:
+    model = load(source, threads=wanted.threads)
     if model.plan.precision != "fp32":
         raise FusebertError(
-            f"{path} computes in {model.plan.precision}; ranges are observed in fp32: give its checkpoint"
+            f"{source.path} computes in {model.plan.precision}; ranges are observed in fp32: give its checkpoint"
         )
-    if tokenizer is not None:
-        model.take_tokenizer(tokenizer)
+    if wanted.tokenizer is not None:
+        model.take_tokenizer(wanted.tokenizer)
     return model
 
 

@@ -5,35 +5,34 @@ Answers at positions that the mask hides are judged apart and do not count: read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fusebert import source
 from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.onnx.tensor import encode
-from fusebert.match import Assembled, translate
-from fusebert.measure.difference import TOLERANCES, Difference, Tolerance, difference, table, within
+from fusebert.measure.comparison import Comparison, short
+from fusebert.measure.difference import Difference, Tolerance
 from fusebert.measure.inputs import UnknownInputError
 from fusebert.measure.pairing import Judge, Questions, Sizes
 from fusebert.measure.predictions import tokenizer_folder
 from fusebert.measure.runners import Fusebert, Runner, Told, open_runner
-from fusebert.measure.tasks import find_task
+from fusebert.measure.tasks import Task, find_task
 from fusebert.measure.texts import Texts
-from fusebert.ops.graph import Array, Graph
-from fusebert.ops.vocabulary import evaluate
+from fusebert.ops.graph import Array
 from fusebert.progress import progress
-from fusebert.report import Report, Table
+from fusebert.source import Source
 from fusebert.values.precision import PRECISIONS
 
-__all__ = ["TOLERANCES", "Comparison", "Difference", "compare", "compare_with_graph", "difference", "table", "within"]
-
-Compared = Model | Runner | str | Path
+Opened = Model | Runner | Source
+Compared = Opened | str | Path
 _OWN = (
     "TensorFlow's own optimisations change its answers by up to {}; the other model differs from the unoptimised graph "
     "by up to {}."
@@ -41,55 +40,37 @@ _OWN = (
 _ALLOWED = "Padding positions differ; they are ignored."
 
 
-class Comparison(list[Difference]):
-    """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
-    `run_by` who ran the other model, and `facts` and `notes` are what else there is to say."""
+@dataclass(frozen=True)
+class Settings:
+    """What is compared, as `compare` takes it."""
 
-    def __init__(
-        self,
-        visible: Iterable[Difference],
-        hidden: Sequence[Difference],
-        same: bool,
-        title: str,
-        facts: Mapping[str, Any],
-        notes: Sequence[str],
-        run_by: str,
-    ) -> None:
-        super().__init__(visible)
-        self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
-        self.run_by = run_by
+    batch_size: int | None = None
+    sequence_length: int | None = None
+    samples: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    seed: int = 3
+    precision: str | None = None
+    inputs: Told | None = None
+    threads: int | None = None
+    output_dir: str | Path | None = None
+    task: str | Path | Task | None = None
+    data: str | Path | None = None
+    tokenizer: str | Path | None = None
 
-    def report(self) -> Report:
-        """Everything, to be shown."""
-        rows = tuple(
-            (d.output, place, _short(d.worst), _short(d.mean), _short(d.over), d.not_finite, d.failed)
-            for place, differences in (("visible", self), ("hidden", self.hidden))
-            for d in differences
-        )
-        columns = ("output", "at", "worst", "mean", "over", "nan", "failed")
-        tables = Table("outputs", columns, rows), table(self, "closeness")
-        return Report(self.title, {**self.facts, "same": self.same}, tables, tuple(self.notes))
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "sequence_length", "samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise FusebertError(f"{name} must be at least 1, not {value}")
+
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes and number of the samples."""
+        return Sizes(self.batch_size, self.sequence_length, self.samples)
 
 
-def compare(
-    baseline: Compared,
-    other: Compared,
-    show_progress: bool = False,
-    *,
-    batch_size: int | None = None,
-    sequence_length: int | None = None,
-    samples: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    seed: int = 3,
-    precision: str | None = None,
-    inputs: Told | None = None,
-    threads: int | None = None,
-    output_dir: str | Path | None = None,
-    task: str | Path | None = None,
-    data: str | Path | None = None,
-    tokenizer: str | Path | None = None,
-) -> Comparison:
+def compare(baseline: Compared, other: Compared, show_progress: bool = False, **settings: Any) -> Comparison:
     """Runs both models on random ids with every kind of padding that the baseline honours, or on the texts of a task,
     and compares the answers.
 
@@ -102,21 +83,13 @@ def compare(
     inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
     task, data, tokenizer: texts as `accuracy` takes them; `samples` of them (or all), cut to `sequence_length` tokens.
     output_dir: a folder for what went into and came out of the baseline, as ONNX tools keep it."""
-    for name, value in (("batch_size", batch_size), ("sequence_length", sequence_length), ("samples", samples)):
-        if value is not None and value < 1:
-            raise FusebertError(f"{name} must be at least 1, not {value}")
-    opened = _open(baseline, other, precision, inputs, threads)
+    wanted = Settings(**settings)
+    models = [source.open(one) if isinstance(one, str | Path) else one for one in (baseline, other)]
+    opened = _open(models, wanted)
     with opened[0] as first, opened[1] as second:
-        tolerance = _tolerance(rtol, atol, first, second)
-        sizes = Sizes(batch_size, sequence_length, samples)
-        if task is None and data is None:
-            questions = Questions(first, second, sizes, seed)
-        else:
-            folder = tokenizer_folder(
-                [Path(one) for one in (baseline, other) if isinstance(one, str | Path)], tokenizer
-            )
-            questions = Texts(first, second, sizes, find_task(task, data), folder)
-        judge = _judge(first, second, tolerance, questions, show_progress, output_dir)
+        tolerance = _tolerance(wanted.rtol, wanted.atol, first, second)
+        questions = _questions(models, first, second, wanted)
+        judge = _judge(first, second, tolerance, questions, show_progress, wanted.output_dir)
         own: list[Difference] = []
         if not judge.close:
             plain = [one.as_written() or one for one in (first, second)]
@@ -127,25 +100,31 @@ def compare(
         return _conclude(first, second, tolerance, questions, judge, own)
 
 
-def _open(
-    baseline: Compared, other: Compared, precision: str | None, told: Told | None, threads: int | None
-) -> list[AbstractContextManager[Runner]]:
+def _questions(models: Sequence[Opened], first: Runner, second: Runner, wanted: Settings) -> Questions:
+    if wanted.task is None and wanted.data is None:
+        return Questions(first, second, wanted.sizes, wanted.seed)
+    folder = tokenizer_folder([one for one in models if isinstance(one, Source)], wanted.tokenizer)
+    task = wanted.task if isinstance(wanted.task, Task) else find_task(wanted.task, wanted.data)
+    return Texts(first, second, wanted.sizes, task, folder)
+
+
+def _open(models: Sequence[Opened], wanted: Settings) -> list[AbstractContextManager[Runner]]:
     """Both as runners, which are closed afterwards where they are opened here. The baseline's graph is run as it
     stands, without ONNX Runtime's own optimisation."""
     opened: list[AbstractContextManager[Runner]] = []
     unknown = []
-    for what, ours, level in ((baseline, None, 0), (other, precision, 99)):
-        if isinstance(what, Model):
-            opened.append(nullcontext(Fusebert(what)))
-        elif isinstance(what, str | Path):
+    for model, precision, level in zip(models, (None, wanted.precision), (0, 99), strict=True):
+        if isinstance(model, Model):
+            opened.append(nullcontext(Fusebert(model)))
+        elif isinstance(model, Source):
             try:
-                runner = open_runner(what, ours, threads, level, told=told, stand_in=True)
+                runner = open_runner(model, precision, wanted.threads, level, told=wanted.inputs, stand_in=True)
             except UnknownInputError as error:
                 unknown.append(error)
-                runner = open_runner(what, ours, threads, level, stand_in=True)
+                runner = open_runner(model, precision, wanted.threads, level, stand_in=True)
             opened.append(closing(runner))
         else:
-            opened.append(nullcontext(what))
+            opened.append(nullcontext(model))
     if len(unknown) == 2:
         raise unknown[0]
     return opened
@@ -210,7 +189,7 @@ def _conclude(
     }
     told = dict.fromkeys((*first.notes, *second.notes))
     if own:
-        distances = [_short(max(d.worst for d in differences)) for differences in (own, visible)]
+        distances = [short(max(d.worst for d in differences)) for differences in (own, visible)]
         facts |= dict(zip(("own_optimisations", "unoptimised"), distances, strict=True))
         told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
@@ -225,53 +204,3 @@ def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mappi
         for word, arrays in (("input", inputs), ("output", outputs)):
             for k, (name, array) in enumerate(arrays.items()):
                 (made / f"{word}_{k}.pb").write_bytes(encode(name, array))
-
-
-def _short(value: float) -> float | str:
-    """Three digits; JSON has no infinity."""
-    return float(f"{value:.3g}") if np.isfinite(value) else "inf"
-
-
-def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list[Difference]:
-    """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy: of the
-    outputs that both have, or else of the encoder's rows."""
-    original = translate(graph)
-    places = dict(assembled.outputs)
-    wanted = {name: original.outputs[place] for name, place in places.items()} or {"encoder": assembled.encoder_output}
-    original = replace(original, outputs=tuple(wanted.values()))
-    names = assembled.inputs
-    pairs: dict[str, tuple[list[Array], list[Array]]] = {}
-    for given in _small_inputs(original, model, assembled):
-        feeds = {names[role]: given[role].astype(original.types[names[role]].dtype or "int64") for role in names}
-        answers = evaluate(original, feeds)
-        visible = given["mask"].astype(bool) if "mask" in names else np.ones(given["ids"].shape, bool)
-        got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not places)
-        for name, tensor in wanted.items():
-            value = got["hidden_states"][-1] if name == "encoder" else got[name]
-            pairs.setdefault(name, ([], []))[0].append(_rows(name, answers[tensor].reshape(value.shape), visible))
-            pairs[name][1].append(_rows(name, value, visible))
-    return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
-
-
-def _small_inputs(graph: Graph, model: Model, assembled: Assembled) -> list[dict[str, Array]]:
-    """Few tokens, since NumPy is slow, with padding right, and in holes where the graph does not just count positions;
-    of the size that the graph declares, if any."""
-    random = np.random.default_rng(0)
-    declared = graph.types[assembled.inputs["ids"]].shape or (None, None)
-    batches = []
-    for usual in ((1, 4), (3, 9)):
-        shape = tuple(n if isinstance(n, int) else m for n, m in zip(declared, usual, strict=True))
-        ids = random.integers(0, len(model.network.embeddings.word), shape)
-        mask = np.ones_like(ids)
-        if shape[1] > 1:
-            mask[1::2, -(shape[1] // 2) :] = 0
-            mask[2::2, 1::3] = assembled.counts_positions
-        batches.append({"ids": ids, "mask": mask, "types": random.integers(0, 2, shape)})
-    return batches
-
-
-def _rows(name: str, value: Array, visible: Array) -> Array:
-    """An output as rows `[rows, width]`: those of visible tokens, or one per sequence."""
-    if name in ("start_logits", "end_logits"):
-        return value[visible][:, None]
-    return value[visible] if value.ndim == 3 else value

@@ -5,15 +5,17 @@ the tables that inputs are looked up in, names and types tell. Whoever knows bet
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.bert_op import OPS, precision_of
-from fusebert.match import Finding, computed, find, read_embeddings
+from fusebert.match import Finding, FoundEncoder, computed, read_embeddings
 from fusebert.ops.graph import Graph
+from fusebert.source import GraphSource
 
 ROLES = ("ids", "mask", "types")
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
@@ -54,11 +56,11 @@ class Roles:
     precision: str = "fp32"
 
 
-def find_roles(inputs: Sequence[Input], graph: Graph | None, told: Mapping[str, str | None] | None = None) -> Roles:
-    """The roles of a model's inputs. `told` are names by role that the user gave; `graph` is missing where its file can
-    be run, but not read."""
-    known = _understood(graph)
+def find_roles(inputs: Sequence[Input], source: GraphSource, told: Mapping[str, str | None] | None = None) -> Roles:
+    """The roles of a model's inputs. `told` are names by role that the user gave. A file that can be run, but not read,
+    is judged by names and types alone."""
     by_tensor = {given.tensor or given.name: given for given in inputs}
+    known = _understood(source, by_tensor.keys())
     found = {role: by_tensor[tensor] for role, tensor in known.tensors.items() if tensor in by_tensor}
     chosen = _told(inputs, told or {})
     chosen |= {role: given for role, given in found.items() if role not in chosen and given not in chosen.values()}
@@ -83,24 +85,31 @@ class _Known:
     roles: Roles = field(default_factory=lambda: Roles({}))
 
 
-def _understood(graph: Graph | None) -> _Known:
-    if graph is None:
-        return _Known()
+def _understood(source: GraphSource, given: Set[str]) -> _Known:
+    """What the finder knows of the tensors that are fed; of a result, what it knows of the model it was made from."""
+    origin = source.made_from or source
     try:
-        finding = find(graph)
+        finding = origin.finding
     except FusebertError:
-        return _Known(roles=Roles({}, precision=_precision(graph, False)))
-    known = _by_encoder(finding) or _by_tables(finding)
+        known = _Known()
+        with suppress(FusebertError):  # of a file that nobody can read
+            known = _Known(roles=Roles({}, precision=_precision(source.graph, False)))
+        return known
+    known = _by_encoder(finding, given) or _by_tables(finding, given)
     settled = {place: size for place, size in finding.raised.fixed_sizes.items() if place < 2}
-    quantized = bool(finding.raised.quantized)
-    return replace(known, roles=replace(known.roles, settled=settled, precision=_precision(graph, quantized)))
+    quantized = bool(finding.raised.quantized) and source is origin
+    return replace(known, roles=replace(known.roles, settled=settled, precision=_precision(source.graph, quantized)))
 
 
-def _by_encoder(finding: Finding) -> _Known | None:
-    """What the finder knows of the embeddings and the mask of a model with one encoder."""
-    if len(finding.encoders) != 1:
-        return None
-    found = finding.encoders[0]
+def _by_encoder(finding: Finding, given: Set[str]) -> _Known | None:
+    """What the finder knows of the embeddings and the mask, if one encoder reads these inputs."""
+    known = [one for found in finding.encoders if (one := _of_encoder(finding, found))]
+    if len(finding.encoders) > 1:  # perhaps those of several signatures
+        known = [one for one in known if given >= set(one.tensors.values())]
+    return known[0] if len(known) == 1 else None
+
+
+def _of_encoder(finding: Finding, found: FoundEncoder) -> _Known | None:
     try:
         embeddings, tensors = read_embeddings(finding.raised, found)
     except FusebertError:
@@ -118,7 +127,7 @@ def _by_encoder(finding: Finding) -> _Known | None:
     return _Known(tensors, roles)
 
 
-def _by_tables(finding: Finding) -> _Known:
+def _by_tables(finding: Finding, given: Set[str]) -> _Known:
     """The inputs that rows of tables are looked up by: ids in the largest, types in another."""
     graph, probe = finding.raised.graph, finding.raised.probes[0]
     sizes: dict[str, int] = {}
@@ -133,7 +142,7 @@ def _by_tables(finding: Finding) -> _Known:
             continue
         if node.inputs[1] not in finding.raised.content and index.size and np.ptp(index):
             positions.append(rows)
-        for name in graph.inputs:
+        for name in given:
             if name in probe and np.array_equal(index, probe[name]):
                 sizes[name] = min(rows, sizes.get(name, rows))
     largest = sorted(sizes, key=lambda name: -sizes[name])
@@ -163,7 +172,11 @@ def _precision(graph: Graph, quantized: bool) -> str:
     return "bf16" if halves else "fp32"
 
 
-_ROUNDING = {f"com.microsoft.{word}" for word in ("MatMulNBits", "DynamicQuantizeMatMul", "QAttention", "QGemm")}
+_ROUNDING = {
+    "MatMulInteger", "QLinearMatMul", "DynamicQuantizeLinear",
+    "com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat",
+    "com.microsoft.QAttention", "com.microsoft.QGemm",
+}  # fmt: skip
 
 
 def _told(inputs: Sequence[Input], told: Mapping[str, str | None]) -> dict[str, Input]:

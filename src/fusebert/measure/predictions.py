@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
+from fusebert.engine.pooling import pool
 from fusebert.engine.tokenizer import Tokens
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.measure.runners import Runner
 from fusebert.measure.samples import Sample
 from fusebert.ops.graph import Array
+from fusebert.source import Source, has_tokenizer
 
-POOLING = ("mean", "cls", "max")
 _USUAL = 512  # tokens that a model takes about which nothing is known
 _PER_TOKEN = ("last_hidden_state", "sequence_output", "token_embeddings")  # the best of several
 
@@ -37,15 +38,12 @@ def longest(runner: Runner) -> int:
     return min(limits, default=_USUAL)
 
 
-def tokenizer_folder(paths: Sequence[Path], given: str | Path | None) -> Path:
+def tokenizer_folder(sources: Sequence[Source], given: str | Path | None) -> Path:
     """The folder given, or the first one in or beside a model that has a tokenizer."""
-    places = [Path(given)] if given is not None else []
-    if given is None:
-        for path in paths:
-            places += [path, path / "assets", path.parent] if path.is_dir() else [path.parent]
-    for folder in places:
-        if any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt")):
-            return folder
+    places = [Path(given)] if given is not None else [folder for source in sources for folder in source.folders]
+    found = next(filter(has_tokenizer, places), None)
+    if found is not None:
+        return found
     raise FusebertError(
         f"there is no tokenizer.json or vocab.txt in {', '.join(map(str, places))}; give --tokenizer FOLDER"
     )
@@ -112,22 +110,15 @@ def answer(
         value = _run(runner, sample)[form.output]
         seconds += time.perf_counter() - start
         value = np.asarray(value, np.float32)
-        rows.append(pool(value, sample.mask, pooling) if form.per_token else value.reshape(len(sample.ids), -1))
+        rows.append(_pooled(value, sample.mask, pooling) if form.per_token else value.reshape(len(sample.ids), -1))
         advance(len(sample.ids))
     return np.concatenate(rows)[:count], seconds
 
 
-def pool(rows: Array, mask: Array, pooling: str) -> Array:
+def _pooled(rows: Array, mask: Array, pooling: str) -> Array:
     """One row per text, of the visible tokens' `[texts, tokens, width]`."""
-    if pooling == "cls":
-        first: Array = rows[:, 0]
-        return first
-    shown = mask[..., None] != 0
-    if pooling == "max":
-        highest: Array = np.where(shown, rows, -np.inf).max(1)
-        return highest
-    mean: Array = np.where(shown, rows, 0).sum(1) / np.maximum(shown.sum(1), 1)
-    return mean
+    visible = mask != 0
+    return pool(rows[visible], np.concatenate([[0], np.cumsum(visible.sum(1))]), pooling)
 
 
 def _run(runner: Runner, sample: Sample) -> Mapping[str, Array]:

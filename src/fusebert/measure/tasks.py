@@ -13,6 +13,7 @@ import numpy as np
 
 from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
+from fusebert.measure.sentences import SENTENCES
 from fusebert.ops.graph import Array
 
 NAMES = ("mrpc", "sst2", "stsb")
@@ -87,6 +88,11 @@ def read_task(path: Path, name: str | None = None) -> Task:
         raise FusebertError(f"{path} has no texts")
     labels = tuple(row[columns["label"]].strip() for _, row in rows)
     return Task(name or path.name, _texts([row for _, row in rows], columns), labels, _kind(path, name, labels))
+
+
+def built_in_texts() -> Task:
+    """Texts for models to be compared on where the user gives none."""
+    return Task("built-in texts", SENTENCES, ("",) * len(SENTENCES))
 
 
 def read_texts(path: Path) -> Task:

@@ -215,7 +215,7 @@ class Record:
         return self._say("add", (a, b))
 
     def multiply(self, a: str, b: str) -> str:
-        return self._say("multiply", (a, b))
+        return self._say("mul", (a, b))
 
     def activation(self, x: str, name: str) -> str:
         return self._say("activation", (x,), name=name)

@@ -11,11 +11,12 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.ranges import read_factors
 from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, OPS, PER_LAYER, WEIGHTS, check_node, shapes_of, typed
-from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.messages import set_attribute
 from fusebert.match import inline
 from fusebert.ops.graph import Graph, Node
 from fusebert.report import Report, Table
+from fusebert.source import open_tensorflow
 
 # Attributes that the graph determines; a reset keeps them.
 _OF_THE_GRAPH = ("MaskT", "NumWeights", "NumHiddenStates", "_output_shapes")
@@ -79,7 +80,7 @@ def configure_op(
     """Sets attributes of every Bert node in all graphs and functions of a model; in place unless `out` is given.
 
     reset: first remove all attributes except those that the graph determines."""
-    graphs = open_file(path)
+    graphs = open_tensorflow(path).file
     changes = dict((settings or Settings()).attributes())
     nodes = list(_nodes(graphs))
     if not nodes:

@@ -12,15 +12,15 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
-from fusebert.formats.tensorflow.file import open_file
 from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.types import RESOURCE, dtype_name
-from fusebert.match import Finding, FoundEncoder, Match, computed, find, hiding_value, is_flat
+from fusebert.match import Finding, FoundEncoder, Layer, computed, find, hiding_value, is_flat
 from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
+from fusebert.source import open_tensorflow
 
 NAME = "fused_bert"
 _HIDDEN = -100.0  # exp() of a score this low is negligible
@@ -48,7 +48,7 @@ class Derived:
 
 def derive(pattern: Pattern, model: str | Path, function: str | None = None, meta_graph: int = 0) -> Derived:
     """The node definition for a pattern that occurs in `model`; `function` restricts the search to one function."""
-    graphs = open_file(model)
+    graphs = open_tensorflow(model).file
     if graphs.kind == "SavedModel" and graphs.folder is None:
         raise FusebertError(f"{model} has no variables beside it; give the SavedModel folder")
     meta = graphs.meta(meta_graph)
@@ -165,7 +165,7 @@ class _Derivation:
                 )
             yield self._inputs[tensor]
 
-    def _mask(self, layer: Match) -> tuple[Edge, bool, float | None]:
+    def _mask(self, layer: Layer) -> tuple[Edge, bool, float | None]:
         """The input that is the mask, whether it is additive, and, if not, the value added to scores that it masks."""
         added = layer.bindings["mask"]
         if added is None:

@@ -3,6 +3,8 @@ nodes, so that a pattern is found wherever the same result is computed, and nowh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fusebert.formats.tensorflow.scope import Node
@@ -24,6 +26,14 @@ _DEFAULTS: dict[str, Any] = {  # values of attributes that are omitted
     "data_format": b"NHWC", "squeeze_dims": (), "validate_indices": True, "approximate": False,
     "incompatible_shape_error": True,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """Attributes that do not count, and those with an underscore (or device) that do."""
+
+    ignored: Sequence[str] = ()
+    compared: Sequence[str] = ()
 
 
 def compared(key: str, ignored: frozenset[str], asked: frozenset[str]) -> bool:

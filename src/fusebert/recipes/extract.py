@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.messages import message
 from fusebert.formats.tensorflow.scope import Edge, Node, Scope
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.formats.tensorflow.types import DTYPES
 from fusebert.recipes.pattern import DIGEST, save
 from fusebert.report import Report
+from fusebert.source import open_tensorflow
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _TYPE_ATTRIBUTES = ("dtype", "T", "DstT", "out_type", "N")
@@ -36,7 +37,7 @@ def extract_pattern(
     overwrite: bool = False,
 ) -> Report:
     """Writes the pattern that ends at `seeds` and begins at the barriers, given by name or by operation."""
-    graphs = open_file(path)
+    graphs = open_tensorflow(path).file
     scope = graphs.scope(graphs.meta(meta_graph), function)
     pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
     save(Path(out), pattern, overwrite)

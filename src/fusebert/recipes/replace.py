@@ -12,12 +12,14 @@ from typing import Any
 from fusebert.errors import DifferentError, FusebertError
 from fusebert.formats import write
 from fusebert.formats.tensorflow.edit import Editor, prune_functions
-from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.scope import Edge, Scope
+from fusebert.recipes.equivalence import Attributes
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern, load
 from fusebert.recipes.recipe import check_recipe, outputs_of, read_by
 from fusebert.report import Report, Table
+from fusebert.source import TensorFlowSource, open_result, open_tensorflow
 
 
 class NotFoundError(FusebertError):
@@ -37,8 +39,7 @@ def replace_pattern(
     recipe: str | Path,
     out: str | Path,
     meta_graph: int = 0,
-    ignored: Sequence[str] = (),
-    compared: Sequence[str] = (),
+    attributes: Attributes = Attributes(),  # noqa: B008 (frozen)
     explain: bool = False,
     force: bool = False,
     verify: bool = False,
@@ -47,20 +48,21 @@ def replace_pattern(
 ) -> Report:
     """Writes `path` to `out` with the recipe's node in place of every occurrence of its pattern.
 
-    ignored: attributes that are not compared. compared: attributes with a leading underscore, or `device`, that are.
+    attributes: those that are not compared, and annotations that are.
     explain: also report why other candidates were refused.
     force: use the recipe even if its node does not compute what its pattern does.
     verify: compare the answers of both models before anything is written.
     prune: remove functions that nothing refers to."""
     made, out = load(recipe, "Recipe"), Path(out)
-    graphs = open_file(path)
+    source = open_tensorflow(path)
+    graphs = source.file.copy()
     if out.resolve() in {graphs.file.resolve(), Path(path).resolve()}:
         raise FusebertError(f"{out} is the model itself, which is never overwritten; choose another output path")
     write.check(out, graphs.replaces(out) if overwrite else None)
     meta = graphs.meta(meta_graph)
     pattern = Pattern(made.source_pattern, read_by(made.target_node))
     notes = check_recipe(Path(recipe), made, pattern, force)
-    locator = Locator(graphs, pattern, ignored, compared)
+    locator = Locator(graphs, pattern, attributes.ignored, attributes.compared)
     done = _Done(notes=notes)
     for scope in graphs.scopes(meta):
         places = locator.find(scope)
@@ -71,7 +73,7 @@ def replace_pattern(
     if prune:
         done.notes.append(f"{prune_functions(meta)} functions that nothing refers to were removed.")
     if verify:
-        done.notes += _verify(graphs, Path(path), out)
+        done.notes += _verify(graphs, source, out)
     graphs.write(out, overwrite)
     tables = [Table("replaced", ("where", "node", "nodes_before", "inputs", "dead_nodes"), tuple(done.rows))]
     if explain:
@@ -94,7 +96,7 @@ def _others(locator: Locator) -> list[Any]:
     return sorted(locator.refused, key=lambda one: -one.matched)[:10]
 
 
-def _verify(graphs: TensorFlowFile, path: Path, out: Path) -> list[str]:
+def _verify(graphs: TensorFlowFile, source: TensorFlowSource, out: Path) -> list[str]:
     """Compares the answers of both models, run by TensorFlow if installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
@@ -102,12 +104,12 @@ def _verify(graphs: TensorFlowFile, path: Path, out: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
         made = Path(place) / ("model" if graphs.kind == "SavedModel" else "model.pb")
         graphs.write(made)
-        same = compare(graphs.folder or path, made)
+        same = compare(source, open_result(made, source))
         if not same.same:
             worst = max(same, key=lambda one: one.worst_error)
             raise DifferentError(
-                f"{path}: with the recipe's node the answers differ: {worst.output} by {worst.worst_error:.3g} of its "
-                "scale; nothing was written"
+                f"{source.path}: with the recipe's node the answers differ: {worst.output} by {worst.worst_error:.3g} "
+                "of its scale; nothing was written"
             )
     compared = f"Compared with the original, both run by {same.run_by}: the answers agree within tolerance."
     return [compared, *same.notes]

@@ -14,38 +14,40 @@ import numpy as np
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
 from fusebert.formats.onnx.types import NUMBERS
-from fusebert.match import Cut, Finding, assemble, embedded, read_encoder
+from fusebert.match import Cut, Finding, embedded, read_encoder
 from fusebert.ops.graph import Array
 from fusebert.rewrite.packing import (
     Rewritten,
-    Wanted,
     check_length,
     choose_padding,
-    find_places,
+    find_cuts,
+    fixed_ranges,
     packed_encoder,
     row_inputs,
-    settle_ranges,
 )
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
-from fusebert.source import read
+from fusebert.source import OnnxFile
 from fusebert.values.blocks import Attention, Encoder, FeedForward, Linear, Norm
 from fusebert.values.precision import PRECISIONS
+from fusebert.values.target import FusedOnnx, StockOnnx
 from fusebert.values.traverse import layer_encoder, layers, parts
 
 _DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
 _WITH_SCALES = 28  # tensors of a layer, if its weights are int8
 
 
-def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
+def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
     """Writes `source` to `out` with a fused operator for every encoder."""
-    finding, cuts = find_places(source, read(source))
-    check_length(source, finding, wanted.length)
-    fixed, precision = settle_ranges(finding, wanted.ranges), wanted.precision
-    chosen = tuple(choose_padding(found, wanted.padding) for found in finding.encoders)
+    finding, cuts = source.finding, find_cuts(source)
+    check_length(source, target.length)
+    fixed, precision = fixed_ranges(finding, target.ranges), target.precision
+    chosen = tuple(choose_padding(found, target.padding) for found in finding.encoders)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
+    notes: tuple[str, ...] = ()
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
-        encoder = packed_encoder(finding, place.found, precision, wanted.threads, fixed)
+        encoder, own = packed_encoder(finding, place.found, precision, target.threads, fixed)
+        notes += own
         name = f"fused_encoder_{number}"
         tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, PRECISIONS[precision].int8)}
         weights |= tensors
@@ -56,41 +58,38 @@ def rewrite_onnx(source: Path, out: Path, wanted: Wanted) -> Rewritten:
         inputs = (inner.rows, inner.mask, *tensors)
         fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)
         groups.append([*before, fused, *after])
-    notes = rewrite(source, out, groups, weights, {_DOMAIN: _VERSION}, _changes(finding, cuts, wanted))
+    notes += rewrite(source.message, out, groups, weights, {_DOMAIN: _VERSION}, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, chosen, notes)
 
 
-def rewrite_stock(source: Path, out: Path, wanted: Wanted) -> Rewritten:
+def rewrite_stock(source: OnnxFile, out: Path, target: StockOnnx) -> Rewritten:
     """Writes `source` to `out` with ONNX Runtime's own fused kernels for every encoder, and for the embeddings where
     they are what its kernel computes."""
-    if wanted.precision not in ("fp32", "int8"):
-        raise UnsupportedError(f"ONNX Runtime's kernels compute in fp32 or int8, not in {wanted.precision}")
-    graph = read(source)
-    finding, cuts = find_places(source, graph)
-    check_length(source, finding, wanted.length)
+    finding, cuts = source.finding, find_cuts(source)
+    check_length(source, target.length)
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
-    opset, int8 = graph.facts["opsets"]["ai.onnx"], wanted.precision == "int8"
+    opset, int8 = source.graph.facts["opsets"]["ai.onnx"], target.precision == "int8"
     for number, place in enumerate(cuts):
-        stock = Stock(f"stock_encoder_{number}", opset, int8, wanted.fast_gelu)
+        stock = Stock(f"stock_encoder_{number}", opset, int8, target.fast_gelu)
         inner, before, after = _in_floats(stock.name, place)
-        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), wanted.multi_head)
+        stock_encoder(stock, inner, read_encoder(finding.raised, place.found), target.multi_head)
         groups.append([*before, *stock.nodes, *after])
         weights |= stock.weights
     with suppress(UnsupportedError):  # then the embeddings stay as they are
         if any(place.dtype == "float16" for place in cuts):
             raise UnsupportedError("the stock kernel for embeddings makes floats")
         stock = Stock("stock_embeddings", opset)
-        _stock_embeddings(stock, finding)
+        _stock_embeddings(stock, source)
         groups.append(stock.nodes)
         weights |= stock.weights
-    notes = rewrite(source, out, groups, weights, {MICROSOFT: 1}, _changes(finding, cuts, wanted))
+    notes = rewrite(source.message, out, groups, weights, {MICROSOFT: 1}, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, ("compute",) * len(cuts), notes)
 
 
-def _changes(finding: Finding, cuts: Sequence[Cut], wanted: Wanted) -> Changes:
+def _changes(finding: Finding, cuts: Sequence[Cut], target: FusedOnnx | StockOnnx) -> Changes:
     declared = {output: shape for place in cuts for output in place.outputs if (shape := _shape(finding, place))}
-    return Changes(row_inputs(finding), wanted.int32, wanted.length, wanted.float16, declared)
+    return Changes(row_inputs(finding), target.int32, target.length, target.float16, declared)
 
 
 def _shape(finding: Finding, place: Cut) -> tuple[int | str | None, ...] | None:
@@ -104,8 +103,8 @@ def _shape(finding: Finding, place: Cut) -> tuple[int | str | None, ...] | None:
     return (*(seen or (fixed_sizes.get(0), fixed_sizes.get(1))), hidden)
 
 
-def _stock_embeddings(stock: Stock, finding: Finding) -> None:
-    whole = assemble(finding)
+def _stock_embeddings(stock: Stock, source: OnnxFile) -> None:
+    finding, whole = source.finding, source.assembled
     output = embedded(finding, finding.encoders[0])
     if output is None:
         raise UnsupportedError("no tensor has what the embeddings make")

@@ -1,10 +1,10 @@
-"""Places: where encoders can be cut out of a graph, and what is put there. For every format that is rewritten."""
+"""Packing: a finding and a target -> where encoders are cut out of a graph, and their weights in the types of a
+precision. For every format that is rewritten."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,28 +12,13 @@ import numpy as np
 from fusebert.engine.quantize import convert_encoder, smooth
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.ranges import read_ranges
-from fusebert.match import FIRST, Cut, Finding, FoundEncoder, assemble, cut, find, read_embeddings, read_encoder
-from fusebert.ops.graph import Array, Graph
+from fusebert.match import FIRST, Cut, Finding, FoundEncoder, cut, read_embeddings, read_encoder
+from fusebert.ops.graph import Array
+from fusebert.source import GraphSource
+from fusebert.values.batch import hidden_rows
 from fusebert.values.blocks import Encoder
+from fusebert.values.network import Head, Network
 from fusebert.values.plan import make_plan
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """How encoders are to be replaced. `ranges` of their inputs make int8 static. `fast_gelu` and `multi_head` are for
-    stock kernels: the tanh GELU for every GELU, MultiHeadAttention instead of Attention. With `int32` an ONNX model's
-    int64 ids and masks become int32, with `float16` its weights and graph become halves, with `length` its inputs take
-    that many tokens only."""
-
-    precision: str = "fp32"
-    padding: str = "auto"
-    threads: int | None = None
-    ranges: Any = None
-    fast_gelu: bool = False
-    int32: bool = False
-    float16: bool = False
-    length: int | None = None
-    multi_head: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,21 +31,17 @@ class Rewritten:
     notes: tuple[str, ...] = ()
 
 
-def find_places(source: Path, graph: Graph) -> tuple[Finding, tuple[Cut, ...]]:
-    """The encoders of a graph and where each is cut out; raises UnsupportedError if there are none."""
-    finding = find(graph)
+def find_cuts(source: GraphSource) -> tuple[Cut, ...]:
+    """Where each encoder of a graph is cut out; raises UnsupportedError if there are none."""
+    finding = source.finding
     if not finding.encoders:
-        raise UnsupportedError(f"{source}: no encoder was found: {'; '.join(map(str, finding.misses))}")
-    return finding, tuple(cut(finding, found) for found in finding.encoders)
+        raise UnsupportedError(f"{source.path}: no encoder was found: {'; '.join(map(str, finding.misses))}")
+    return tuple(cut(finding, found) for found in finding.encoders)
 
 
 def choose_padding(found: FoundEncoder, padding: str) -> str:
-    """What becomes of hidden positions: "auto" leaves them out where no answer depends on them."""
-    if padding != "auto":
-        return padding
-    if not found.may_skip:
-        return "compute"
-    return "first" if FIRST in found.readers else "skip"
+    """What becomes of hidden positions: "auto" skips them where no answer depends on them."""
+    return hidden_rows(padding, may_skip=found.may_skip, reads_first=FIRST in found.readers)
 
 
 def row_inputs(finding: Finding) -> tuple[str, ...]:
@@ -70,23 +51,24 @@ def row_inputs(finding: Finding) -> tuple[str, ...]:
     return tuple(name for name, shape in shapes.items() if shape is not None and len(shape) == 2)
 
 
-def check_length(source: Path, finding: Finding, length: int | None) -> None:
-    """Refuses a length that a model does not take."""
+def check_length(source: GraphSource, length: int | None) -> None:
+    """Refuses a sequence length that a model does not take."""
+    finding = source.finding
     types = finding.translated.types
     declared = [size for name in row_inputs(finding) for size in types[name].shape[1:] if isinstance(size, int)]  # type: ignore[index]
-    settled = next((size for size in (finding.raised.fixed_sizes.get(1), *declared) if size is not None), None)
-    if length is None or length == settled:
+    fixed = next((size for size in (finding.raised.fixed_sizes.get(1), *declared) if size is not None), None)
+    if length is None or length == fixed:
         return
-    if length < 1 or settled is not None:
-        raise FusebertError(f"{source}: a sequence has {settled or 'at least 1'} tokens, not {length}")
+    if length < 1 or fixed is not None:
+        raise FusebertError(f"{source.path}: a sequence has {fixed or 'at least 1'} tokens, not {length}")
     for found in finding.encoders:
         with suppress(UnsupportedError):  # of embeddings that are not known
             embeddings, _ = read_embeddings(finding.raised, found)
             if embeddings.longest is not None and length > embeddings.longest:
-                raise FusebertError(f"{source}: a sequence has up to {embeddings.longest} tokens, not {length}")
+                raise FusebertError(f"{source.path}: a sequence has up to {embeddings.longest} tokens, not {length}")
 
 
-def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
+def fixed_ranges(finding: Finding, ranges: Any) -> Array | None:
     """The input ranges `[layers, 4, 2]` of the only encoder, from numbers or a file; None stays None."""
     if ranges is None:
         return None
@@ -100,18 +82,23 @@ def settle_ranges(finding: Finding, ranges: Any) -> Array | None:
 
 def packed_encoder(
     finding: Finding, found: FoundEncoder, precision: str, threads: int | None, ranges: Array | None = None
-) -> Encoder:
-    """The encoder with its weights in the types of a precision; int8 is smoothed where the embeddings are known and no
-    ranges are fixed."""
+) -> tuple[Encoder, tuple[str, ...]]:
+    """The encoder with its weights in the types of a precision, and notes; int8 is smoothed unless ranges are fixed."""
     plan = make_plan(precision, 2 * len(found.layers), ranges)
-    smoothed = plan.decoder == "s8" and ranges is None
-    encoder = smoothed_encoder(finding, found, threads) if smoothed else read_encoder(finding.raised, found)
-    return convert_encoder(encoder, plan)
+    if plan.decoder != "s8" or ranges is not None:
+        return convert_encoder(read_encoder(finding.raised, found), plan), ()
+    encoder, notes = smoothed_encoder(finding, found, threads)
+    return convert_encoder(encoder, plan), notes
 
 
-def smoothed_encoder(finding: Finding, found: FoundEncoder, threads: int | None, floats: bool = False) -> Encoder:
-    """The encoder smoothed, in int8 unless its `floats` are to stay; as it is where its embeddings are not known."""
-    if len(finding.encoders) == 1:
-        with suppress(UnsupportedError):
-            return smooth(assemble(finding).network, threads, floats).encoder
-    return read_encoder(finding.raised, found)
+def smoothed_encoder(
+    finding: Finding, found: FoundEncoder, threads: int | None, floats: bool = False
+) -> tuple[Encoder, tuple[str, ...]]:
+    """The encoder smoothed, in int8 unless its `floats` are to stay; as it is, with a note, where its embeddings are
+    not known: what goes through the encoder cannot be observed then."""
+    encoder = read_encoder(finding.raised, found)
+    try:
+        embeddings, _ = read_embeddings(finding.raised, found)
+    except UnsupportedError as error:
+        return encoder, (f"int8 was not smoothed, so its error may be larger: {error}.",)
+    return smooth(Network("", embeddings, encoder, Head()), threads, floats).encoder, ()

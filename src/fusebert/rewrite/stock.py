@@ -102,6 +102,8 @@ def stock_embeddings(
     ids, types = (_as_int32(stock, *inputs[role]) if role in inputs else "" for role in ("ids", "types"))
     if embeddings.project is not None:
         raise UnsupportedError("the embeddings are narrower than the encoder, which the stock kernel cannot carry")
+    if embeddings.position is None or embeddings.norm is None:
+        raise UnsupportedError("the embeddings have no positions or no norm, which the stock kernel cannot do without")
     tables = [embeddings.word, embeddings.position, embeddings.kind if types else None]
     word, position, kind = ("" if t is None else stock.constant(np.asarray(t, np.float32)) for t in tables)
     norm = [stock.constant(array) for array in _gain_and_bias(embeddings.norm, embeddings.word.shape[1])]

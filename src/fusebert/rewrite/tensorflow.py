@@ -12,37 +12,40 @@ import numpy as np
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
 from fusebert.formats.tensorflow.edit import Editor, NewNode
-from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
+from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.scope import Edge
 from fusebert.formats.tensorflow.types import Type
-from fusebert.match import Cut, Finding, Match, hiding_value, shown_as_is
+from fusebert.match import Cut, Finding, Layer, hiding_value, shown_as_is
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
-from fusebert.rewrite.packing import Rewritten, Wanted, choose_padding, find_places, settle_ranges, smoothed_encoder
+from fusebert.rewrite.packing import Rewritten, choose_padding, find_cuts, fixed_ranges, smoothed_encoder
+from fusebert.source import TensorFlowSource
 from fusebert.values.blocks import Encoder
+from fusebert.values.precision import PRECISIONS
+from fusebert.values.target import FusedTensorFlow
 from fusebert.values.traverse import is_norm
 
 _LOWEST = float(np.finfo(np.float32).min)
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
 
-def rewrite_tensorflow(source: Path, out: Path, wanted: Wanted) -> Rewritten:
+def rewrite_tensorflow(source: TensorFlowSource, out: Path, target: FusedTensorFlow) -> Rewritten:
     """Writes `source` to `out` with a `Bert` node for every encoder."""
-    file = open_file(source)
-    graph = file.serving_graph()
-    finding, cuts = find_places(source, graph)
-    chosen = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
-    settled = replace(wanted, ranges=settle_ranges(finding, wanted.ranges))
-    if settled.ranges is not None and not wanted.precision.startswith("int8"):
-        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {wanted.precision}")
+    finding, cuts = source.finding, find_cuts(source)
+    chosen = tuple(choose_padding(place.found, target.padding) for place in cuts)
+    fixed = replace(target, ranges=fixed_ranges(finding, target.ranges))
+    if fixed.ranges is not None and not PRECISIONS[target.precision].int8:
+        raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {target.precision}; omit them")
     edits: dict[str, _Edit] = {}
+    notes: tuple[str, ...] = ()
     for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
         edit = edits.setdefault(place.found.function, _Edit(place.found.function))
-        _add_bert(edit, _Place(graph, finding, place), f"fused_bert_{number}", rows, settled)
+        notes += _add_bert(edit, _Place(source.graph, finding, place), f"fused_bert_{number}", rows, fixed)
+    file = source.file.copy()
     for edit in edits.values():
         edit.apply(file)
     file.write(out)
-    return Rewritten(finding, cuts, chosen)
+    return Rewritten(finding, cuts, chosen, notes)
 
 
 @dataclass
@@ -65,22 +68,24 @@ class _Edit:
             Editor(scope, file.payloads).replace(self.nodes, self.instead)
 
 
-def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, wanted: Wanted) -> None:
+def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: FusedTensorFlow) -> tuple[str, ...]:
+    """Adds the node to an edit; returns notes."""
     cut, found, nodes = place.cut, place.cut.found, edit.nodes
     layers = range(len(found.layers))
     weights = [tensor for number in layers for tensor in place.weights(number, name, nodes)]
     mask, mask_type = place.mask(name, nodes)
     attributes = {
-        **encoder_attributes(found, layers), **precision_types(wanted.precision), "Padding": padding,
-        "NumThreads": wanted.threads or 0, "MaskT": mask_type, "NumWeights": len(weights),
+        **encoder_attributes(found, layers), **precision_types(target.precision), "Padding": padding,
+        "NumThreads": target.threads or 0, "MaskT": mask_type, "NumWeights": len(weights),
         "AdditiveMask": cut.mask_kind == "additive",
     }  # fmt: skip
     if cut.mask_kind == "rows" and (value := hiding_value(place.finding.raised, found.mask.added)) is not None:
         attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
-    if wanted.ranges is not None:
-        attributes["QuantizationFactors"] = [float(number) for number in wanted.ranges.ravel()]
-    elif wanted.precision.startswith("int8"):
-        smoothed = smoothed_encoder(place.finding, found, wanted.threads, floats=True)  # weights stay variables
+    notes: tuple[str, ...] = ()
+    if target.ranges is not None:
+        attributes["QuantizationFactors"] = [float(number) for number in target.ranges.ravel()]
+    elif PRECISIONS[target.precision].int8:
+        smoothed, notes = smoothed_encoder(place.finding, found, target.threads, floats=True)  # weights stay variables
         attributes["InputScales"] = _input_scales(smoothed)
     if cut.taps:
         attributes["NumHiddenStates"] = len(layers)
@@ -92,6 +97,7 @@ def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, wanted: Wante
         place.local(tensor): f"{name}:{output}:{i}" if edit.function else f"{name}:{flat}"
         for tensor, output, i, flat in made
     }
+    return notes
 
 
 def _input_scales(encoder: Encoder) -> list[float]:
@@ -136,7 +142,7 @@ class _Place:
                 array = self._array(match, f"{part}.{kind}")
                 yield self._constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
 
-    def _array(self, match: Match, weight: str) -> Array:
+    def _array(self, match: Layer, weight: str) -> Array:
         tensor = match.bindings.get(weight)
         if tensor is not None:
             array = self.finding.raised.graph.weights[tensor].read()

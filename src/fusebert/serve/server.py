@@ -15,7 +15,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fusebert.engine.model import load
+from fusebert.engine.load import load
 from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
 from fusebert.serve.batcher import Limits

@@ -12,11 +12,12 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.torch.consumers import hidden_rows
+from fusebert.torch.consumers import may_skip
 from fusebert.torch.encoder import Fused, State, fused_class, sample_rows, wire
 from fusebert.torch.packing import forget
 from fusebert.torch.settings import chosen
 from fusebert.torch.wiring import layer_names
+from fusebert.values.batch import hidden_rows
 from fusebert.values.plan import make_plan
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -118,7 +119,7 @@ def _fuse(root: nn.Module, name: str, encoder: nn.Module, wanted: dict[str, Any]
     wiring = wire(encoder)
     settings = chosen(config, **wanted)
     make_plan(settings.precision, 2 * len(wiring.heads), settings.ranges or None)  # refuses ranges that do not fit
-    state = State(settings, hidden_rows(settings.padding, above), config, base)
+    state = State(settings, hidden_rows(settings.padding, may_skip(above), reads_first=True), config, base)
     state.wiring = wiring
     if not isinstance(encoder, Fused):
         encoder.__class__ = fused_class(type(encoder))

@@ -1,4 +1,4 @@
-"""Who reads the encoder's rows -> what is to become of those that the mask hides (`padding="auto"`)."""
+"""The modules around an encoder -> whether any of them reads rows that the mask hides."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _UNLESS = ("ElectraForMultipleChoice",)  # its summary may be a mean
 _AFTER_POOLING = ("Normalize", "Dense", "Dropout", "LayerNorm")
 
 
-def hidden_rows(padding: str, above: Sequence[nn.Module]) -> str:
-    """What Batch.masked is told, by the modules that contain the encoder, outermost first."""
-    if padding != "auto":
-        return padding
+def may_skip(above: Sequence[nn.Module]) -> bool:
+    """Whether hidden rows may be skipped but for the first ones, by the modules that contain the encoder, outermost
+    first."""
     if any(_pools_masked(module) for module in above):
-        return "first"
+        return True
     models = [type(module) for module in above if isinstance(module, PreTrainedModel)]
-    return "first" if models and _reads_no_other(models[0]) else "compute"
+    return bool(models) and _reads_no_other(models[0])
 
 
 def _reads_no_other(kind: type[nn.Module]) -> bool:

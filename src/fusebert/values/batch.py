@@ -80,6 +80,17 @@ class Batch:
         return firsts
 
 
+def hidden_rows(padding: str, may_skip: bool, reads_first: bool) -> str:
+    """What becomes of the rows that a mask hides, as `Batch.masked` takes it: what the user wants, or with "auto" what
+    those who read the encoder's rows need. `may_skip`: they read a hidden row at most to answer for that same row.
+    `reads_first`: they read each sequence's first row even if it is hidden."""
+    if padding != "auto":
+        return padding
+    if not may_skip:
+        return "compute"
+    return "first" if reads_first else "skip"
+
+
 def as_array(name: str, values: Any) -> Array:
     """What a caller gave for an array, as one; rows of different lengths are refused."""
     try:

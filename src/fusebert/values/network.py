@@ -15,24 +15,32 @@ from fusebert.values.blocks import Encoder, Linear, Norm
 from fusebert.values.traverse import weights
 
 HEADS = ("none", "sequence", "token", "question", "masked")
+HEAD_POOLING = ("first", "mean", "each")
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Tables `[entries, width]`; `project` widens ELECTRA's narrow rows.
+    """projected_norm(project(norm(scale * (word + position + token type)))): tables `[entries, width]`, and all but the
+    words may be absent.
 
-    Positions count from 0; or, where `padding_id` is given (RoBERTa), from padding_id + 1 over all other ids."""
+    Positions count from 0; or, where `padding_id` is given (RoBERTa), from padding_id + 1 over all other ids. Without a
+    table of positions a sequence may have `max_positions` tokens."""
 
     word: Array
-    position: Array
+    position: Array | None
     kind: Array | None
-    norm: Norm
+    norm: Norm | None
     project: Linear | None = None
     padding_id: int | None = None
+    projected_norm: Norm | None = None
+    scale: float = 1.0
+    max_positions: int | None = None
 
     @property
     def longest(self) -> int:
         """The most tokens a sequence may have."""
+        if self.position is None:
+            return self.max_positions or 0
         return len(self.position) - (0 if self.padding_id is None else self.padding_id + 1)
 
 
@@ -47,16 +55,18 @@ class Dense:
 
 @dataclass(frozen=True)
 class Head:
-    """What is made of the encoder's rows, and of which: a "sequence" head reads the first row of each sequence, and so
-    does "none", whose steps are the pooler, if there is one; the others read every row."""
+    """What is made of the encoder's rows, and of which: a "sequence" head reads by its `pooling` the first row of each
+    sequence, the mean of its visible rows, or "each" of these, and gives the mean of the answers. "none" reads the
+    first; its steps are the pooler, if there is one. The others read every row."""
 
     kind: str = "none"
     steps: tuple[Dense, ...] = ()
+    pooling: str = "first"
 
     @property
     def reads_first(self) -> bool:
         """Whether an answer depends on the first position even where the mask hides it."""
-        return self.kind == "sequence" or (self.kind == "none" and bool(self.steps))
+        return (self.kind == "sequence" and self.pooling == "first") or (self.kind == "none" and bool(self.steps))
 
 
 @dataclass(frozen=True)
@@ -80,11 +90,10 @@ class Network:
         """Every weight with the name it has in an artifact."""
         e = self.embeddings
         yield "embeddings.word", e.word
-        yield "embeddings.position", e.position
-        if e.kind is not None:
-            yield "embeddings.kind", e.kind
+        yield from ((f"embeddings.{n}", t) for n, t in (("position", e.position), ("kind", e.kind)) if t is not None)
         yield from _named("embeddings.norm", e.norm)
         yield from _named("embeddings.project", e.project)
+        yield from _named("embeddings.projected_norm", e.projected_norm)
         yield from weights(self.encoder)
         for i, step in enumerate(self.head.steps):
             yield from _named(f"head.{i}", step.linear)

@@ -1,4 +1,4 @@
-"""Replace: a model file -> the same for its own framework, with every encoder as one fused operator; compared with the
+"""Fused: a model file -> the same for its own framework, with every encoder as one fused operator; compared with the
 original in that framework, or where TensorFlow is missing by our own evaluator, before it is put in place."""
 
 from __future__ import annotations
@@ -6,146 +6,145 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import write
-from fusebert.formats.onnx import edit as onnx_write
+from fusebert.formats.onnx import edit as onnx_edit
 from fusebert.formats.onnx.edit import files, outline
 from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match import FoundEncoder
-from fusebert.measure.compare import compare, table
+from fusebert.measure.difference import table
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.packing import Rewritten, Wanted, check_length, choose_padding, find_places
+from fusebert.rewrite.packing import Rewritten, check_length, choose_padding, find_cuts
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
-from fusebert.source import read
+from fusebert.source import GraphSource, OnnxFile, SavedModel, open_result
+from fusebert.values.target import TARGETS, FusedOnnx, FusedTensorFlow, StockOnnx, Target
+from fusebert.verbs.request import Request
 
-TARGETS = {"onnxruntime": "onnxruntime", "stock-onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}  # who runs it
-_REWRITERS = {"onnxruntime": rewrite_onnx, "stock-onnxruntime": rewrite_stock, "tensorflow": rewrite_tensorflow}
-BEYOND_RANGES = (
-    "Fixed ranges hold for texts like those they were observed on, not for random ids. Omit them (a range per "
-    "token is more exact), or write without comparing (--no-verify) and judge with fusebert accuracy."
-)
+REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
+    FusedOnnx: rewrite_onnx,
+    StockOnnx: rewrite_stock,
+    FusedTensorFlow: rewrite_tensorflow,
+}
 
 
-def replace_encoders(
-    path: Path,
-    out: Path,
-    target: str,
-    wanted: Wanted,
-    verify: bool = True,
-    overwrite: bool = False,
-    show_progress: bool = False,
-    verbose: bool = False,
-) -> Report:
-    """Writes the model at `path` to `out` with fused operators for `target`; `verbose` tells more of what was found.
-
-    Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
-    replaces = _same_kind(path, out, target) if overwrite else None
-    if out.resolve() == path.resolve():
-        raise FusebertError(f"{out} is the model itself, which is never overwritten")
+def make_fused(request: Request) -> Report:
+    """Writes the model with fused operators."""
+    source, out = _graph_source(request), request.out
+    replaces = _same_kind(source, out) if request.overwrite else None
+    if out.resolve() == source.path.resolve():
+        raise FusebertError(f"{out} is the model itself, which is never overwritten; choose another name")
     write.check(out, replaces)
     with write.beside(out) as folder:
-        made = folder / out.name
-        with progress("finding and replacing", None, show_progress):
-            rewritten = _REWRITERS[target](path, made, wanted)
-        if target != "tensorflow":
-            _check_onnx(path, made, load=not verify)
-        tables, notes = _verified(path, made, target, wanted, show_progress) if verify else ((), ("Not compared.",))
+        file = folder / out.name
+        with progress("finding and replacing", None, request.show_progress):
+            rewritten = REWRITERS[type(request.target)](source, file, request.target)
+        with _runnable(source, file) as made:
+            if isinstance(made, OnnxFile) and isinstance(source, OnnxFile):
+                _check_onnx(source, made, load=not request.verify)
+            tables, notes = _verified(request, made) if request.verify else ((), ("Not compared.",))
+            verdict = "same answers within tolerance" if tables else "not compared"
+            if request.verbose:
+                tables = (_places(rewritten), _nodes(source, made), *tables)
         notes = tuple(dict.fromkeys((*rewritten.notes, *notes)))
-        report = _report(f"{path} -> {out}", path, made, target, wanted, rewritten, tables, notes, verbose)
-        write.put(files(made, out), replaces)
+        facts = {"bytes_after": _bytes(file), "verdict": verdict}
+        report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
+        write.put(files(file, out), replaces)
     return report
 
 
-def _same_kind(path: Path, out: Path, target: str) -> write.Kind:
-    """Tells of what is at `out` whether it is what would be written there."""
-    if target != "tensorflow":
-        return onnx_write.is_model
-    return partial(tensorflow_file.is_model, folder=path.is_dir() and out.suffix != ".pb")
-
-
-def plan_replacement(path: Path, target: str, wanted: Wanted, verbose: bool = False) -> Report:
+def plan_fused(request: Request) -> Report:
     """What would be replaced, without writing anything."""
-    graph = read(path)
-    finding, cuts = find_places(path, graph)
-    check_length(path, finding, wanted.length)
-    rows = tuple(choose_padding(place.found, wanted.padding) for place in cuts)
-    rewritten = Rewritten(finding, cuts, rows)
-    notes = graph.facts.get("repairs", ())
-    return _report(f"{path} (nothing was written)", path, None, target, wanted, rewritten, (), notes, verbose)
+    source, target = _graph_source(request), request.target
+    cuts = find_cuts(source)
+    if isinstance(target, FusedOnnx | StockOnnx):
+        check_length(source, target.length)
+    padding = getattr(target, "padding", "compute")
+    rewritten = Rewritten(source.finding, cuts, tuple(choose_padding(place.found, padding) for place in cuts))
+    tables = (_places(rewritten),) if request.verbose else ()
+    notes = source.graph.facts.get("repairs", ())
+    return _report(f"{source.path} (nothing was written)", request, rewritten, {}, tables, notes)
 
 
-def _check_onnx(path: Path, made: Path, load: bool) -> None:
+def _graph_source(request: Request) -> GraphSource:
+    """The model, if its encoders have the sizes that are expected."""
+    source = request.source
+    assert isinstance(source, GraphSource)
+    for found in source.finding.encoders if request.expected else ():
+        for name, size in request.expected.items():
+            if size != (have := getattr(found, name)):
+                raise FusebertError(f"{source.path}: the encoder has {name} {have}, not {size}; omit that option")
+    return source
+
+
+def _same_kind(source: GraphSource, out: Path) -> write.Kind:
+    """Tells of what is at `out` whether it is what would be written there."""
+    if isinstance(source, OnnxFile):
+        return onnx_edit.is_model
+    return partial(tensorflow_file.is_model, folder=source.path.is_dir() and out.suffix != ".pb")
+
+
+def _check_onnx(source: OnnxFile, made: OnnxFile, load: bool) -> None:
     """Refuses a file that ONNX's own checker or ONNX Runtime does not accept, as far as they are installed. What the
     checker has against the original as well counts for nothing: it does not know all that is in use."""
     with suppress(ImportError):
         from onnx import checker
 
         try:
-            checker.check_model(outline(made))
+            checker.check_model(outline(made.message))
         except checker.ValidationError as error:
             with suppress(checker.ValidationError):
-                checker.check_model(outline(path))
-                raise FusebertError(f"{path}: the result is no valid ONNX model: {error}") from None
+                checker.check_model(outline(source.message))
+                raise FusebertError(f"{source.path}: the result is not a valid ONNX model: {error}") from None
     if load and find_spec("onnxruntime") is not None:
-        session(made)
+        session(made.path)
 
 
-def _verified(
-    path: Path, made: Path, target: str, wanted: Wanted, show_progress: bool
-) -> tuple[tuple[Table, ...], tuple[str, ...]]:
-    framework = TARGETS[target]
+def _verified(request: Request, made: GraphSource) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+    framework = "tensorflow" if isinstance(request.target, FusedTensorFlow) else "onnxruntime"
     missing = find_spec(framework) is None
     not_compared = f"Not compared with the original, because {framework} is not installed"
     if missing and framework != "tensorflow":
         return (), (f"{not_compared}.",)
     try:
-        with _runnable(path, made) as other:
-            same = compare(path, other, show_progress, threads=wanted.threads)
+        what = f"{request.source.path} with fused operators differs too much from the original"
+        found = request.compared(request.source, made, what)
     except UnsupportedError as error:
         if not missing:
             raise
         return (), (f"{not_compared}, and {error}.",)
-    if not same.same:
-        worst = max(same, key=lambda d: d.worst_error)
-        raise DifferentError(
-            f"{path} with fused operators differs too much from the original: {worst.output} by "
-            f"{worst.worst_error:.3g} of its scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. "
-            f"{'Try another precision.' if wanted.ranges is None else BEYOND_RANGES}"
-        )
-    return (table(same),), (f"Compared with the original, both run by {same.run_by}.", *same.notes)
+    return (table(found),), (f"Compared with the original, both run by {found.run_by}.", *found.notes)
 
 
 @contextmanager
-def _runnable(path: Path, made: Path) -> Iterator[Path]:
+def _runnable(source: GraphSource, made: Path) -> Iterator[GraphSource]:
     """What was made; the graph alone of a SavedModel in a folder with the rest of it, gone at the end."""
-    if path.is_file() or made.is_dir():
-        yield made
+    if made.is_dir() or not isinstance(source, SavedModel) or source.folder is None:
+        yield open_result(made, source)
         return
     with tempfile.TemporaryDirectory(dir=made.parent) as folder:
-        copy_rest(path, Path(folder))
+        copy_rest(source.folder, Path(folder))
         shutil.copyfile(made, Path(folder) / "saved_model.pb")
-        yield Path(folder)
+        yield open_result(Path(folder), source)
 
 
 def _report(
-    title: str, path: Path, made: Path | None, target: str, wanted: Wanted, rewritten: Rewritten,
-    tables: tuple[Table, ...], notes: tuple[str, ...], verbose: bool,
+    title: str, request: Request, rewritten: Rewritten, made: dict[str, Any], tables: tuple[Table, ...],
+    notes: tuple[str, ...],
 ) -> Report:  # fmt: skip
-    facts = {"for": target, "precision": wanted.precision, "bytes_before": _bytes(path)}
-    if made is not None:
-        facts |= {"bytes_after": _bytes(made), "verdict": "same answers within tolerance" if tables else "not compared"}
-    more = (_places(rewritten), *([_nodes(path, made)] if made is not None else [])) if verbose else ()
-    return Report(title, facts, (_encoders(rewritten), *more, *tables), notes)
+    target = next(name for name, kind in TARGETS.items() if isinstance(request.target, kind))
+    before = {"for": target, "precision": request.target.precision, "bytes_before": _bytes(request.source.path)}
+    return Report(title, {**before, **made}, (_encoders(rewritten), *tables), notes)
 
 
 def _places(rewritten: Rewritten) -> Table:
@@ -159,9 +158,9 @@ def _places(rewritten: Rewritten) -> Table:
     return Table("places", columns, rows)
 
 
-def _nodes(path: Path, made: Path) -> Table:
+def _nodes(source: GraphSource, made: GraphSource) -> Table:
     """How many nodes there were and are, of every kind whose number changed."""
-    before, after = (Counter(node.op for node in read(file).nodes) for file in (path, made))
+    before, after = (Counter(node.op for node in one.graph.nodes) for one in (source, made))
     changed = sorted(word for word in before | after if before[word] != after[word])
     return Table("nodes", ("operation", "before", "after"), tuple((w, before[w], after[w]) for w in changed))
 

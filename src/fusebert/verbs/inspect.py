@@ -9,13 +9,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fusebert.errors import FusebertError
-from fusebert.formats import artifact, huggingface
 from fusebert.formats.tensorflow.bert_op import OPS
-from fusebert.match import Finding, FoundEncoder, find, find_elsewhere
+from fusebert.match import Finding, FoundEncoder, find_elsewhere
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
-from fusebert.source import is_graph, read
+from fusebert.source import Artifact, Checkpoint, GraphSource, open
 from fusebert.values.blocks import Attention, FeedForward
 from fusebert.values.network import Network
 from fusebert.values.plan import PRODUCTS, Plan, make_plan
@@ -26,28 +24,20 @@ from fusebert.values.traverse import layers
 def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
     """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the simplified graph
     and every rule that was applied, `everywhere` the encoders in functions that no signature reaches."""
-    folder = Path(path)
-    if is_graph(folder):
-        return _graph(folder, read(folder), nodes, everywhere)
-    if artifact.is_artifact(folder):
-        network, plan, max_length = artifact.read(folder)
-        kind = "fusebert artifact"
-    elif huggingface.is_checkpoint(folder):
-        network = huggingface.read(folder)
-        plan, max_length, kind = (
-            make_plan("fp32", len(network.encoder.blocks)),
-            network.embeddings.longest,
-            "Hugging Face checkpoint",
-        )
+    source = open(path)
+    if isinstance(source, GraphSource):
+        return _graph(source, nodes, everywhere)
+    if isinstance(source, Artifact):
+        network, plan, max_length = source.stored
     else:
-        raise FusebertError(
-            f"{folder} has neither config.json (a Hugging Face checkpoint) nor fusebert.json (an artifact)"
-        )
+        assert isinstance(source, Checkpoint)
+        network = source.network()
+        plan, max_length = make_plan("fp32", len(network.encoder.blocks)), network.embeddings.longest
     bodies = [block.body for block in network.encoder.blocks[:2]]
     attention = next((body for body in bodies if isinstance(body, Attention)), None)
     feed_forward = next((body for body in bodies if isinstance(body, FeedForward)), None)
     facts = {
-        "kind": kind,
+        "kind": source.kind,
         "family": network.family,
         "head": network.head.kind,
         "labels": list(network.labels),
@@ -63,12 +53,17 @@ def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> 
     }
     if not PRECISIONS[plan.precision].int8:
         del facts["ranges"]
-    return Report(str(folder), facts, (_parts(network), _plan(plan)))
+    return Report(str(source.path), facts, network_tables(network, plan))
 
 
-def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Report:
+def network_tables(network: Network, plan: Plan) -> tuple[Table, ...]:
+    """The weights of a network by part, and the precision of its products."""
+    return _parts(network), _plan(plan)
+
+
+def _graph(source: GraphSource, with_nodes: bool, everywhere: bool) -> Report:
     """A graph's facts, the encoders in it, and the rest of it; or what came nearest to an encoder."""
-    finding = find(graph)
+    graph, finding = source.graph, source.finding
     facts = {
         **{name: value for name, value in graph.facts.items() if name not in ("names", "served")},
         "inputs": [f"{name} {_shown(graph, name)}" for name in graph.inputs],
@@ -102,7 +97,7 @@ def _graph(path: Path, graph: Graph, with_nodes: bool, everywhere: bool) -> Repo
         sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.fixed_sizes.items())
         notes.append(f"The graph declares other sizes too, but only works for {sizes}.")
     return Report(
-        str(path), facts, tuple(t for t in tables if t.rows or t.title in ("encoders", "misses")), tuple(notes)
+        str(source.path), facts, tuple(t for t in tables if t.rows or t.title in ("encoders", "misses")), tuple(notes)
     )
 
 

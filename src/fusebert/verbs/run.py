@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fusebert.engine.model import Model, load
+from fusebert.engine.load import load
+from fusebert.engine.model import Model
 from fusebert.errors import FusebertError
 from fusebert.report import Report, Table
 

@@ -14,7 +14,7 @@ from fusebert.formats.files import Tensors, check_shape, read_json
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import ACTIVATIONS
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
-from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
+from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.precision import PRECISIONS
 
@@ -87,13 +87,22 @@ def _network(header: Fields, weights: Weights) -> Network:
     project = weights.linear("embeddings.project", None, width) if weights.has("embeddings.project.weight") else None
     hidden = width if project is None else project.weight.shape[0]
     padding = None if fields.values.get("padding_id") is None else fields.whole("padding_id", 0, max(len(word) - 1, 0))
+    most = fields.whole("max_positions", 1, 1 << 24) if fields.optional("max_positions") else None
+
+    def own_norm(name: str, epsilon: str, size: int) -> Norm | None:
+        has = fields.optional(epsilon)
+        return weights.norm(f"embeddings.{name}", size, fields.number(epsilon, 0, 1)) if has else None
+
     embeddings = Embeddings(
         word=word,
-        position=weights.floats("embeddings.position", (None, width)),
+        position=weights.floats("embeddings.position", (None, width)) if most is None else None,
         kind=weights.floats("embeddings.kind", (None, width)) if weights.has("embeddings.kind") else None,
-        norm=weights.norm("embeddings.norm", width, fields.number("epsilon", 0, 1)),
+        norm=own_norm("norm", "epsilon", width),
         project=project,
         padding_id=padding,
+        projected_norm=own_norm("projected_norm", "projected_epsilon", hidden),
+        scale=fields.number("scale", 1e-6, 1e6) if fields.optional("scale") else 1.0,
+        max_positions=most,
     )
     head = header.section("head")
     steps: list[Dense] = []
@@ -105,6 +114,7 @@ def _network(header: Fields, weights: Weights) -> Network:
         norm = weights.norm(f"head.{i}.norm", inputs, step.number("epsilon", 0, 1)) if has_norm else None
         steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
     kind = head.choice("kind", HEADS)
+    pooling = head.choice("pooling", HEAD_POOLING) if head.optional("pooling") else "first"
     labels = header.strings("labels")
     if kind in ("sequence", "token") and (not steps or len(labels) != inputs):
         raise FusebertError(f"{header.path}: {len(labels)} labels for a head with {inputs} outputs")
@@ -116,7 +126,9 @@ def _network(header: Fields, weights: Weights) -> Network:
         raise FusebertError(f"{header.path}: head.steps do not end as a {kind} head must")
     problem = header.choice("problem", ("single_label", "multi_label", "regression"))
     family = str(header.values.get("family", ""))
-    return Network(family, embeddings, _encoder(header, weights, hidden), Head(kind, tuple(steps)), labels, problem)
+    return Network(
+        family, embeddings, _encoder(header, weights, hidden), Head(kind, tuple(steps), pooling), labels, problem
+    )
 
 
 def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:

@@ -13,7 +13,7 @@ from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Norm
-from fusebert.values.network import Dense, Network
+from fusebert.values.network import Dense, Embeddings, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.traverse import block_parts
 
@@ -39,11 +39,15 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
         "labels": list(network.labels),
         "problem": network.problem,
         "precision": plan.precision,
-        "embeddings": {"epsilon": network.embeddings.norm.epsilon, "padding_id": network.embeddings.padding_id},
+        "embeddings": _embeddings(network.embeddings),
         "blocks": [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)],
         "order": list(encoder.order),
         "final": None if encoder.final is None else _norm(encoder.final),
-        "head": {"kind": network.head.kind, "steps": [_step(step) for step in network.head.steps]},
+        "head": {
+            "kind": network.head.kind,
+            "pooling": network.head.pooling,
+            "steps": [_step(step) for step in network.head.steps],
+        },
         "decoder": plan.decoder,
         "tied": tied,
     }
@@ -51,6 +55,17 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
     for array in kept.values():
         release(array)
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
+
+
+def _embeddings(embeddings: Embeddings) -> dict[str, Any]:
+    norm, projected = embeddings.norm, embeddings.projected_norm
+    return {
+        "epsilon": None if norm is None else norm.epsilon,
+        "projected_epsilon": None if projected is None else projected.epsilon,
+        "padding_id": embeddings.padding_id,
+        "scale": embeddings.scale,
+        "max_positions": embeddings.max_positions,
+    }
 
 
 def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """DistilBERT: BERT without token types, under names of its own."""
 
-from fusebert.formats.families.family import Family
+from fusebert.formats.families import bert
+from fusebert.formats.families.family import Family, Step
 
 LAYER = {
     "attention.query": "attention.q_lin", "attention.key": "attention.k_lin", "attention.value": "attention.v_lin",
@@ -11,10 +12,14 @@ FAMILY = Family(
     prefix="distilbert.",
     layers="transformer.layer",
     layer=LAYER,
+    embeddings={name: table for name, table in bert.EMBEDDINGS.items() if name != "token_type"},
     fields={"hidden": "dim", "layers": "n_layers", "heads": "n_heads", "inner": "hidden_dim",
-            "activation": "activation"},
-    classifier=("pre_classifier", "classifier", "relu"),
-    decoder=("vocab_transform", "vocab_layer_norm", "vocab_projector", "vocab_projector.bias"),
-    token_types=False,
-    epsilon=1e-12,
+            "activation": "activation", "vocabulary": "vocab_size"},
+    heads={
+        "none": (),
+        "sequence": (Step("pre_classifier", "relu"), Step("classifier")),
+        "masked": (Step("vocab_transform", "activation", "vocab_layer_norm"), Step("vocab_projector")),
+        **bert.ROW_HEADS,
+    },
+    defaults={"activation": "gelu"},
 )  # fmt: skip

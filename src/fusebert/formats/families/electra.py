@@ -1,18 +1,21 @@
 """ELECTRA: BERT whose word table may be narrower than its encoder."""
 
-from fusebert.formats.families import bert
-from fusebert.formats.families.family import Family
+from dataclasses import replace
 
-FAMILY = Family(
+from fusebert.formats.families import bert
+from fusebert.formats.families.family import Step
+
+FAMILY = replace(
+    bert.FAMILY,
     prefix="electra.",
-    layers="encoder.layer",
-    layer=bert.LAYER,
-    fields=bert.FIELDS,
-    classifier=("classifier.dense", "classifier.out_proj", "gelu_erf"),
-    decoder=(
-        "generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head",
-        "generator_lm_head.bias",
-    ),
-    decoder_activation="gelu_erf",
-    narrow_words=True,
-)  # fmt: skip
+    embeddings={**bert.EMBEDDINGS, "project": "embeddings_project"},
+    heads={
+        "none": (),
+        "sequence": (Step("classifier.dense", "gelu_erf"), Step("classifier.out_proj")),
+        "masked": (
+            Step("generator_predictions.dense", "gelu_erf", "generator_predictions.LayerNorm"),
+            Step("generator_lm_head"),
+        ),
+        **bert.ROW_HEADS,
+    },
+)

@@ -16,7 +16,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx.float16 import halve
-from fusebert.formats.onnx.read import GRAMMAR, external_file, looks_like, parse
+from fusebert.formats.onnx.read import GRAMMAR, OnnxMessage, external_file, looks_like, parse
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.ops.graph import Array
@@ -48,13 +48,13 @@ def is_model(path: Path) -> bool:
     if path.suffix == ".data":
         return is_model(path.with_suffix(""))
     with suppress(FusebertError):
-        return path.is_file() and looks_like(map_file(path)) and len(parse(path)[0].graph.node) > 0
+        return path.is_file() and looks_like(map_file(path)) and len(parse(path).model.graph.node) > 0
     return False
 
 
-def outline(path: Path) -> bytes:
+def outline(source: OnnxMessage) -> bytes:
     """A model without the numbers of its weights, which are empty instead: small enough for any checker."""
-    model = parse(path)[0]
+    model = _copy(source.model)
     for tensor in _tensors(model.graph):
         if tensor.HasField("mapped") or tensor.data_location:
             for name in ("mapped", "data_location", "external_data"):
@@ -77,7 +77,7 @@ class Changes:
 
 
 def rewrite(
-    source: Path,
+    source: OnnxMessage,
     out: Path,
     groups: Sequence[Sequence[NewNode]],
     weights: Mapping[str, Array],
@@ -107,7 +107,7 @@ def rewrite(
     return told
 
 
-def write_repaired(source: Path, out: Path) -> None:
+def write_repaired(source: OnnxMessage, out: Path) -> None:
     """Writes `source` to `out` as it is read: with its repairs."""
     editing = _Editing(source)
     editing.bring_in()
@@ -115,13 +115,13 @@ def write_repaired(source: Path, out: Path) -> None:
 
 
 class _Editing:
-    """The message without its weights, and the weights' bytes by number."""
+    """A copy of the message without its weights, and the weights' bytes by number."""
 
-    def __init__(self, source: Path) -> None:
-        self._source = source
-        self.model, skeleton, self.repairs = parse(source)
-        data = map_file(source)
-        self._payloads: list[Payload] = [data[at : at + length] for at, length in skeleton.ranges]
+    def __init__(self, source: OnnxMessage) -> None:
+        self._source = source.path
+        self.model, self.repairs = _copy(source.model), source.repairs
+        data = map_file(source.path)
+        self._payloads: list[Payload] = [data[at : at + length] for at, length in source.skeleton.ranges]
         self._graph = self.model.graph
 
     def put(self, group: Sequence[NewNode]) -> None:
@@ -264,6 +264,12 @@ class _Editing:
                 tensor.data_location = 1
                 tensor.ClearField("mapped")
                 file.write(payload)
+
+
+def _copy(model: Any) -> Any:
+    copy = type(model)()
+    copy.CopyFrom(model)
+    return copy
 
 
 def _set(attribute: Any, value: Any) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,20 +61,28 @@ def looks_like(data: memoryview) -> bool:
     return len(data) > 2 and data[0] == 0x08 and 1 <= data[1] < 64
 
 
-def read(path: Path) -> Graph:
-    """The Graph in an ONNX file."""
-    model, skeleton, repairs = parse(path)
-    return _Reader(path, map_file(path), skeleton.ranges).model(model, repairs)
+@dataclass(frozen=True)
+class OnnxMessage:
+    """A model as a message without its weights, where those are in the file, and what had to be repaired in it."""
+
+    path: Path
+    model: Any
+    skeleton: Skeleton
+    repairs: tuple[str, ...]
+
+    def graph(self) -> Graph:
+        """The Graph that the message describes."""
+        return _Reader(self.path, map_file(self.path), self.skeleton.ranges).model(self.model, self.repairs)
 
 
-def parse(path: Path) -> tuple[Any, Skeleton, tuple[str, ...]]:
-    """The model as a message without its weights, where those are, and what had to be repaired in it."""
+def parse(path: Path) -> OnnxMessage:
+    """The message in an ONNX file."""
     from google.protobuf.message import DecodeError
 
     try:
         skeleton = cut(map_file(path), GRAMMAR, "Model")
         model = _messages()["Model"].FromString(skeleton.message)
-        return model, skeleton, repair(model)
+        return OnnxMessage(path, model, skeleton, repair(model))
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,12 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.files import map_file
-from fusebert.formats.onnx import read as onnx
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.formats.tensorflow.messages import GRAMMAR, message, parse
 from fusebert.formats.tensorflow.read import (
     chosen_meta,
     frozen_graph,
     is_saved_model,
-    saved_model_file,
     saved_model_graph,
 )
 from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope, suggest
@@ -65,7 +63,17 @@ class TensorFlowFile:
 
     def serving_graph(self) -> Graph:
         """The Graph of the meta graph that is for serving, or of the first one."""
-        return self.graph(chosen_meta(self.message.meta_graphs, None, self.file) if self.kind == "SavedModel" else None)
+        return self.tagged_graph(None) if self.kind == "SavedModel" else self.graph(None)
+
+    def tagged_graph(self, tags: Sequence[str] | None) -> Graph:
+        """The Graph of the meta graph of a SavedModel that has these tags."""
+        return self.graph(chosen_meta(self.message.meta_graphs, tags, self.file))
+
+    def copy(self) -> TensorFlowFile:
+        """The same model with a message of its own, to be edited."""
+        copied = message(self.kind)
+        copied.CopyFrom(self.message)
+        return replace(self, message=copied, payloads=list(self.payloads))
 
     def scopes(self, meta: Any) -> Iterator[Scope]:
         """The main graph, then every function of the library."""
@@ -136,21 +144,8 @@ class _Bare:
     object_graph_def: None = None
 
 
-def open_file(path: str | Path) -> TensorFlowFile:
-    """The model at a path, told by content."""
-    path = Path(path)
-    folder = None
-    if path.is_dir():
-        if not is_saved_model(path):
-            raise FusebertError(f"{path} is a folder without saved_model.pb; give a SavedModel folder or a graph file")
-        folder, kind = path, "SavedModel"
-        path = saved_model_file(path)
-    elif path.is_file():
-        kind = _kind(path)
-        if kind == "SavedModel" and (path.parent / "variables").is_dir():
-            folder = path.parent
-    else:
-        raise FusebertError(f"{path} is neither a SavedModel folder nor a file")
+def open_file(path: Path, kind: str, folder: Path | None) -> TensorFlowFile:
+    """The model in a file of that kind; `folder` is the SavedModel's, with its variables."""
     parsed, ranges = parse(path, kind)
     data = map_file(path)
     tensors = Tensors(str(path), data, ranges)
@@ -158,17 +153,6 @@ def open_file(path: str | Path) -> TensorFlowFile:
     if not any(meta.graph_def.node or meta.graph_def.library.function for meta in made.metas):
         raise FusebertError(f"{path} has no nodes; give a model with a graph")
     return made
-
-
-def _kind(path: Path) -> str:
-    """A SavedModel begins with its version, a GraphDef with a node; so do their texts."""
-    data = map_file(path)
-    begin = bytes(data[:4096]).lstrip()
-    if bytes(data[:3]) == b"\x08\x01\x12" or begin.startswith((b"saved_model_schema_version", b"meta_graphs")):
-        return "SavedModel"
-    if onnx.looks_like(data):
-        raise FusebertError(f"{path} is an ONNX model; these tools are for TensorFlow")
-    return "GraphDef"
 
 
 def is_model(path: Path, folder: bool) -> bool:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.formats.files import map_file
 from fusebert.formats.tensorflow.bundle import Bundle
-from fusebert.formats.tensorflow.messages import attribute_value, parse
+from fusebert.formats.tensorflow.messages import attribute_value
 from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.tensorflow.types import RESOURCE, declared_shape, dtype_name, output_number
 from fusebert.formats.tensorflow.variables import bind
@@ -35,17 +34,16 @@ def is_saved_model(path: Path) -> bool:
     return any((path / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt"))
 
 
+def looks_like_saved_model(data: memoryview) -> bool:
+    """Whether bytes begin as a SavedModel does, with its version; or as its text."""
+    return bytes(data[:3]) == b"\x08\x01\x12" or bytes(data[:4096]).lstrip().startswith(
+        (b"saved_model_schema_version", b"meta_graphs")
+    )
+
+
 def looks_like(data: memoryview) -> bool:
     """Whether bytes begin as a GraphDef does, with its first node; or as its text."""
     return len(data) > 4 and (data[0] == 0x0A or bytes(data[:64]).lstrip().startswith((b"node {", b"node{")))
-
-
-def read_saved_model(folder: Path, tags: Sequence[str] | None = None) -> Graph:
-    """The Graph in a SavedModel folder: the meta graph with these tags; else the one for serving, or the first."""
-    path = saved_model_file(folder)
-    model, ranges = parse(path, "SavedModel")
-    tensors = Tensors(str(path), map_file(path), ranges)
-    return saved_model_graph(model, chosen_meta(model.meta_graphs, tags, path), tensors, folder)
 
 
 def saved_model_file(folder: Path) -> Path:
@@ -84,12 +82,6 @@ def chosen_meta(metas: Sequence[Any], tags: Sequence[str] | None, path: Path) ->
             return meta
     there = " or ".join("+".join(meta.meta_info_def.tags) or "none" for meta in metas[:8])
     raise FusebertError(f"{path}: no graph has the tags {'+'.join(tags) or 'none'}; use {there}")
-
-
-def read_graph(path: Path) -> Graph:
-    """The Graph in a frozen GraphDef, binary or text."""
-    graph, ranges = parse(path, "GraphDef")
-    return frozen_graph(graph, Tensors(str(path), map_file(path), ranges))
 
 
 def frozen_graph(graph: Any, tensors: Tensors) -> Graph:

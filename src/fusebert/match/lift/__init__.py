@@ -2,12 +2,13 @@
 factors become views of values, and every product is seen as what it is: a linear map, scores, or a context.
 
 The result is a Graph that still computes the same (`ops.evaluate`), with fewer and larger operations. A rule changes
-the lifting, or raises `Refused` before it has changed anything."""
+the lifting, or raises `Refused` before it has changed anything; what it supposed of axes until then is taken back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from fusebert.match import axes as ax
 from fusebert.match.findings import Lifted, Refused, RuleRow, label
 from fusebert.match.lift import elementwise, layout, products, quantized, reductions, slicing
 from fusebert.match.lift.state import Lifting
@@ -47,7 +48,8 @@ def _apply(rule: Callable[[Lifting, Node], None], lifting: Lifting, node: Node) 
     made = len(lifting.nodes)
     try:
         _check_inputs(node)
-        rule(lifting, node)
+        with ax.undone_if_raised():
+            rule(lifting, node)
     except Refused as refused:
         lifting.keep(node)
         return RuleRow("lift", node.op, (label(node),), "", refused.reason)

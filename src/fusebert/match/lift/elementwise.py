@@ -109,6 +109,8 @@ def layout_of(
         if any(present) and not all(present):
             raise Refused(f"{name} has only some of the axes that make up one dimension")
         target.append(group if group and all(present) else ())
+    if have != set(ax.flat(target)):
+        raise Refused(f"{name} has an axis that the result does not have")
     while target and not target[0]:
         target.pop(0)
     return ax.settled(source), tuple(target)

@@ -9,24 +9,20 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from fusebert.engine.model import load
-from fusebert.errors import FusebertError
-from fusebert.formats import artifact, huggingface
-from fusebert.formats.files import map_file
-from fusebert.formats.onnx import read as onnx_files
-from fusebert.formats.tensorflow import read as tensorflow_files
+from fusebert.engine.load import load
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.measure.runners.fusebert import Fusebert
 from fusebert.measure.runners.onnxruntime import OnnxRuntime
 from fusebert.measure.runners.runner import Runner, Told
 from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.runners.torch import Torch
+from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
 
 __all__ = ["Fusebert", "OnnxRuntime", "Runner", "Told", "open_runner"]
 
 
 def open_runner(
-    path: str | Path,
+    path: str | Path | Source,
     precision: str | None = None,
     threads: int | None = None,
     level: int = 99,
@@ -43,27 +39,15 @@ def open_runner(
     told: names of inputs by role (ids, mask, types), which are found otherwise.
     in_torch: a checkpoint in a precision stays in torch, where fusebert runs its encoder.
     stand_in: a TensorFlow model is computed by fusebert where TensorFlow is missing."""
-    path = Path(path)
-    checkpoint = path.is_dir() and huggingface.is_checkpoint(path) and not artifact.is_artifact(path)
-    if (precision is not None and not (in_torch and checkpoint)) or (path.is_dir() and artifact.is_artifact(path)):
-        return Fusebert(load(path, precision, threads), str(path))
-    if path.is_dir() and tensorflow_files.is_saved_model(path):
-        return _tensorflow(path, threads, told, stand_in)
-    if checkpoint:
-        return Torch(path, threads, traced, precision)
-    if path.is_file():
-        data = map_file(path)
-        if onnx_files.looks_like(data):
-            return OnnxRuntime(path, threads, level, told)
-        if tensorflow_files.looks_like(data):
-            return _tensorflow(path, threads, told, stand_in)
-    raise FusebertError(
-        f"{path} was not found, or is not a supported model. Supported: an ONNX file, a frozen TensorFlow graph, or a "
-        "folder with saved_model.pb, config.json (a Hugging Face checkpoint) or fusebert.json (an artifact)"
-    )
-
-
-def _tensorflow(path: Path, threads: int | None, told: Told | None, stand_in: bool) -> Runner:
+    source = open(path)
+    stays_in_torch = in_torch and isinstance(source, Checkpoint)
+    if isinstance(source, Artifact) or (precision is not None and not stays_in_torch):
+        return Fusebert(load(source, precision, threads), str(source.path))
+    if isinstance(source, Checkpoint):
+        return Torch(source.path, threads, traced, precision)
+    if isinstance(source, OnnxFile):
+        return OnnxRuntime(source, threads, level, told)
+    assert isinstance(source, TensorFlowSource)
     if stand_in and find_spec("tensorflow") is None:
-        return Evaluator(path, told)
-    return TensorFlow(path, threads, told)
+        return Evaluator(source, told)
+    return TensorFlow(source, threads, told)

@@ -4,7 +4,6 @@ engine. Slow, and exact enough to judge by."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from fusebert.errors import UnsupportedError
 from fusebert.match import translate
@@ -14,7 +13,7 @@ from fusebert.measure.runners.runner import Feeds, Runner, Told, roles_of, sizes
 from fusebert.ops.graph import Array, Graph, Node, TensorType
 from fusebert.ops.primitives import Meaning
 from fusebert.ops.vocabulary import evaluate
-from fusebert.source import read
+from fusebert.source import TensorFlowSource
 
 _INSTEAD = "TensorFlow is not installed: fusebert's own evaluator computed its graphs, in NumPy and by the engine."
 
@@ -26,14 +25,14 @@ class Evaluator(Runner):
     notes = (_INSTEAD,)
     slow = True
 
-    def __init__(self, path: Path, told: Told | None = None) -> None:
-        graph = read(path)
+    def __init__(self, source: TensorFlowSource, told: Told | None = None) -> None:
+        path, graph = source.path, source.graph
         given, made = graph.facts.get("served") or ({t: t for t in side} for side in (graph.inputs, graph.outputs))
         if not made:
             raise UnsupportedError(f"{path} has no signature to call")
         graph = replace(graph, inputs=tuple(given.values()), outputs=tuple(made.values()))
         self.name = f"{path} by {self.framework}"
-        self.roles = roles_of(path, [_input(name, tensor, graph) for name, tensor in given.items()], graph, told)
+        self.roles = roles_of(source, [_input(name, tensor, graph) for name, tensor in given.items()], told)
         self._graph = translate(graph)
         self._tensors = {name: tensor for name, tensor in made.items() if tensor in self._graph.outputs}
         self.outputs = tuple(self._tensors)

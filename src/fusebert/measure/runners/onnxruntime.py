@@ -12,7 +12,7 @@ from fusebert.formats.onnx.edit import write_repaired
 from fusebert.measure.inputs import Input
 from fusebert.measure.runners.runner import Feeds, Runner, Told, first_line, import_framework, roles_of, sizes_of, words
 from fusebert.ops.graph import Array, Graph
-from fusebert.source import read
+from fusebert.source import OnnxFile
 
 LEVELS = (0, 1, 2, 99)  # of ONNX Runtime's optimisation: none, basic, extended, all
 
@@ -22,7 +22,8 @@ class OnnxRuntime(Runner):
 
     framework = "onnxruntime"
 
-    def __init__(self, path: Path, threads: int | None = None, level: int = 99, told: Told | None = None) -> None:
+    def __init__(self, source: OnnxFile, threads: int | None = None, level: int = 99, told: Told | None = None) -> None:
+        path = source.path
         ort = import_framework("onnxruntime", path)
         if level not in LEVELS:
             raise FusebertError(f"optimisation level {level} is unknown; use one of {', '.join(map(str, LEVELS))}")
@@ -35,9 +36,9 @@ class OnnxRuntime(Runner):
         options.log_severity_level = 4  # errors are raised as well
         if threads is not None:
             options.intra_op_num_threads = threads
-        graph = _read_if_possible(path)
+        graph = _graph_if_readable(source)
         self.notes = () if graph is None else graph.facts.get("repairs", ())
-        with _repaired(path) if self.notes else nullcontext(path) as file:
+        with _repaired(source) if self.notes else nullcontext(path) as file:
             if graph is not None and any(word.startswith("fusebert.") for word in words(graph)):
                 from fusebert.onnxruntime import session
 
@@ -49,7 +50,7 @@ class OnnxRuntime(Runner):
                     raise FusebertError(f"{path} is not accepted by ONNX Runtime: {first_line(error)}") from error
         inputs = [Input(i.name, _ort_type(i.type), sizes_of(i.shape)) for i in self._session.get_inputs()]
         self.name = f"{path} by onnxruntime"
-        self.roles = roles_of(path, inputs, graph, told)
+        self.roles = roles_of(source, inputs, told)
         self.outputs = tuple(o.name for o in self._session.get_outputs() if o.type.startswith("tensor("))
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:
@@ -60,17 +61,17 @@ class OnnxRuntime(Runner):
 
 
 @contextmanager
-def _repaired(path: Path) -> Iterator[Path]:
+def _repaired(source: OnnxFile) -> Iterator[Path]:
     """A file with the repairs that a model needs to be loaded, gone at the end."""
     with TemporaryDirectory() as folder:
-        file = Path(folder) / path.name
-        write_repaired(path, file)
+        file = Path(folder) / source.path.name
+        write_repaired(source.message, file)
         yield file
 
 
-def _read_if_possible(path: Path) -> Graph | None:
+def _graph_if_readable(source: OnnxFile) -> Graph | None:
     try:
-        return read(path)
+        return source.graph
     except FusebertError:
         return None
 

@@ -11,6 +11,7 @@ import numpy as np
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.measure.inputs import Input, Roles, find_roles
 from fusebert.ops.graph import Array, Graph
+from fusebert.source import GraphSource
 
 Told = Mapping[str, str | None]
 Feeds = Mapping[str, Any]
@@ -77,12 +78,12 @@ def import_framework(name: str, path: Path) -> Any:
         raise FusebertError(f"{path} needs {name}, which is missing: {error}; try: pip install {name}") from error
 
 
-def roles_of(path: Path, inputs: Sequence[Input], graph: Graph | None, told: Told | None) -> Roles:
-    """What the inputs of a model are, by its graph and by what the user told."""
+def roles_of(source: GraphSource, inputs: Sequence[Input], told: Told | None) -> Roles:
+    """What the inputs of a model are, by its graph and by the names that the user gave."""
     try:
-        return find_roles(inputs, graph, told)
+        return find_roles(inputs, source, told)
     except FusebertError as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{source.path}: {error}") from None
 
 
 def words(graph: Graph) -> set[str]:

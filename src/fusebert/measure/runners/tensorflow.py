@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from fusebert.match import TENSORFLOW_EFFECTS
 from fusebert.measure.inputs import Input
 from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
 from fusebert.ops.graph import Array, Graph
-from fusebert.source import read
+from fusebert.source import SavedModel, TensorFlowSource
 
 
 class TensorFlow(Runner):
@@ -25,28 +24,31 @@ class TensorFlow(Runner):
     framework = "tensorflow"
     _rewrites = True
 
-    def __init__(self, path: Path, threads: int | None = None, told: Told | None = None) -> None:
+    def __init__(self, source: TensorFlowSource, threads: int | None = None, told: Told | None = None) -> None:
+        path, graph = source.path, source.graph
         tf = _tensorflow(path, threads)
-        graph = read(path)
         if words(graph).intersection(OPS):
             import fusebert.tensorflow  # noqa: F401 (brings the op)
         try:
-            inputs = self._load(tf, path, graph) if path.is_dir() else self._import(tf, path, graph)
+            inputs = self._load(tf, source) if isinstance(source, SavedModel) else self._import(tf, path, graph)
         except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
             raise FusebertError(f"{path} is not accepted by TensorFlow: {first_line(error)}") from error
         self.name = f"{path} by tensorflow"
-        self.roles = roles_of(path, inputs, _with_inputs(graph, tuple(one.tensor for one in inputs)), told)
+        self.roles = roles_of(source, inputs, told)
         self._tf = tf
 
-    def _load(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
-        self._kept = tf.saved_model.load(str(path))  # a signature does not keep its model alive
+    def _load(self, tf: Any, source: SavedModel) -> list[Input]:
+        path, folder = source.path, source.folder
+        if folder is None or source.file.file.stem != "saved_model":
+            raise UnsupportedError(f"{path} is not in a SavedModel folder, which TensorFlow loads a SavedModel from")
+        self._kept = tf.saved_model.load(str(folder))  # a signature does not keep its model alive
         signatures = self._kept.signatures
         if not signatures:
             raise UnsupportedError(f"{path} has no signature to call")
         self._call = signatures["serving_default" if "serving_default" in signatures else sorted(signatures)[0]]
         self.outputs = tuple(sorted(self._call.structured_outputs))
         specs = self._call.structured_input_signature[1]
-        tensors = graph.facts["served"][0]
+        tensors = source.graph.facts["served"][0]
         return [_tf_input(name, spec, tensors.get(name, "")) for name, spec in sorted(specs.items())]
 
     def _import(self, tf: Any, path: Path, graph: Graph) -> list[Input]:
@@ -112,20 +114,3 @@ def _without_rewriting(tf: Any) -> Iterator[None]:
 def _tf_input(name: str, tensor: Any, place: str) -> Input:
     sizes = None if tensor.shape.rank is None else sizes_of(tensor.shape.as_list())
     return Input(name, tensor.dtype.name, sizes, place)
-
-
-def _with_inputs(graph: Graph, inputs: tuple[str, ...]) -> Graph:
-    """A graph without what needs other inputs: other signatures."""
-    maker = {tensor: node for node in graph.nodes for tensor in node.outputs}
-
-    def needed(output: str) -> set[str]:
-        seen, left = {output}, [output]
-        while left:
-            node = maker.get(left.pop())
-            new = set(() if node is None else node.inputs) - seen
-            seen |= new
-            left += new
-        return seen
-
-    others = set(graph.inputs) - set(inputs)
-    return replace(graph, inputs=inputs, outputs=tuple(name for name in graph.outputs if not needed(name) & others))

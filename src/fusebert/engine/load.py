@@ -1,0 +1,108 @@
+"""Load: a model on disk in any form -> Model. Checkpoints and graphs become a Network, which is packed in a precision;
+an artifact has been packed before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fusebert.engine.model import Model
+from fusebert.engine.quantize import smooth
+from fusebert.engine.tokenizer import Tokenizer
+from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.formats.ranges import read_ranges
+from fusebert.source import Artifact, Checkpoint, GraphSource, Source, open
+from fusebert.values.network import Head, Network
+from fusebert.values.plan import make_plan
+from fusebert.values.traverse import layers
+
+
+def load(
+    path: str | Path | Source,
+    precision: str | None = None,
+    threads: int | None = None,
+    padding: str = "auto",
+    head: str | None = None,
+    ranges: Any = None,
+) -> Model:
+    """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
+
+    precision: fp32 (the default, except for an artifact, which has its own), bf16, int8 or int8-bf16.
+    threads: as many as this process may use, unless given.
+    padding: what becomes of hidden positions, see `Model.run`.
+    head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
+    ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
+    `calibrate` writes it, to make int8 static."""
+    source = open(path)
+    try:
+        if isinstance(source, Artifact):
+            return _load_artifact(source, precision, threads, padding, head, ranges)
+        return pack(source, read_network(source, head), precision or "fp32", threads, ranges, padding)
+    except FusebertError as error:
+        raise type(error)(str(error) if str(source.path) in str(error) else f"{source.path}: {error}") from None
+
+
+def _load_artifact(
+    source: Artifact, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+) -> Model:
+    if head is not None or ranges is not None:
+        raise FusebertError(
+            f"{source.path} is an artifact, whose head and ranges are fixed; load its checkpoint instead"
+        )
+    network, plan, max_length = source.stored
+    if precision not in (None, plan.precision):
+        raise FusebertError(f"{source.path} was saved as {plan.precision}; for {precision} save its checkpoint again")
+    tokenizer = Tokenizer.read(source.path, network.embeddings.longest, max_length)
+    return Model(network, plan, tokenizer, threads, padding)
+
+
+def read_network(source: Source, head: str | None = None) -> Network:
+    """The Network of a checkpoint or a graph, with its own head or the one given."""
+    if isinstance(source, Checkpoint):
+        return source.network(head)
+    if not isinstance(source, GraphSource):
+        raise FusebertError(f"{source.path} is a {source.kind}, which is packed already")
+    assembled = source.assembled
+    network = assembled.network
+    if assembled.only_rows and head is None:
+        others = "; ".join(map(str, assembled.omitted))
+        raise UnsupportedError(
+            f"{source.path} computes outputs that a stand-alone model cannot: {others}; ask for head 'none' to get the "
+            "encoder's rows instead, or optimise it for its own framework"
+        )
+    if head in (None, network.head.kind):
+        return network
+    if head != "none":
+        raise FusebertError(
+            f"{source.path} has a head of kind {network.head.kind!r}; only 'none' can be asked for instead"
+        )
+    return replace(network, head=Head(), labels=())
+
+
+def pack(
+    source: Source,
+    network: Network,
+    precision: str,
+    threads: int | None,
+    ranges: Any = None,
+    padding: str = "auto",
+    like: Model | None = None,
+) -> Model:
+    """A Network of a source as a Model of a precision. `like` is the same Network in fp32, if it is at hand: int8 looks
+    at what it computes, and its tokenizer serves both."""
+    fixed = read_ranges(ranges, len(layers(network.encoder)))
+    plan = make_plan(precision, len(network.encoder.blocks), fixed)
+    bytes_read = network.bytes
+    if plan.decoder == "s8" and fixed is None:
+        network = smooth(network, threads, engine=like.engine if like else None)
+    tokenizer = like.tokenizer if like else _tokenizer(source, network.embeddings.longest)
+    model = Model(network, plan, tokenizer, threads, padding)
+    model.bytes_read = bytes_read
+    if isinstance(source, GraphSource):
+        model.left_out = tuple(map(str, source.assembled.omitted))
+    return model
+
+
+def _tokenizer(source: Source, longest: int) -> Tokenizer | None:
+    return None if source.tokenizer_folder is None else Tokenizer.read(source.tokenizer_folder, longest)

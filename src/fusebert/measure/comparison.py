@@ -1,0 +1,46 @@
+"""Comparison: how far apart two models' answers are, and whether that is within tolerance, to be shown as a Report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusebert.measure.difference import Difference, table
+from fusebert.report import Report, Table
+
+
+class Comparison(list[Difference]):
+    """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
+    `run_by` who ran the other model, and `facts` and `notes` are what else there is to say."""
+
+    def __init__(
+        self,
+        visible: Iterable[Difference],
+        hidden: Sequence[Difference],
+        same: bool,
+        title: str,
+        facts: Mapping[str, Any],
+        notes: Sequence[str],
+        run_by: str,
+    ) -> None:
+        super().__init__(visible)
+        self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
+        self.run_by = run_by
+
+    def report(self) -> Report:
+        """Everything, to be shown."""
+        rows = tuple(
+            (d.output, place, short(d.worst), short(d.mean), short(d.over), d.not_finite, d.failed)
+            for place, differences in (("visible", self), ("hidden", self.hidden))
+            for d in differences
+        )
+        columns = ("output", "at", "worst", "mean", "over", "nan", "failed")
+        tables = Table("outputs", columns, rows), table(self, "closeness")
+        return Report(self.title, {**self.facts, "same": self.same}, tables, tuple(self.notes))
+
+
+def short(value: float) -> float | str:
+    """Three digits; JSON has no infinity."""
+    return float(f"{value:.3g}") if np.isfinite(value) else "inf"

@@ -1,0 +1,59 @@
+"""Original: a model against the graph that it was assembled from, whose every node is computed in NumPy. Few tokens,
+since NumPy is slow; no framework is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fusebert.engine.model import Model
+from fusebert.match import Assembled, translate
+from fusebert.measure.difference import Difference, difference
+from fusebert.ops.graph import Array, Graph
+from fusebert.ops.vocabulary import evaluate
+
+
+def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list[Difference]:
+    """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy: of the
+    outputs that both have, or else of the encoder's rows."""
+    original = translate(graph)
+    places = dict(assembled.outputs)
+    wanted = {name: original.outputs[place] for name, place in places.items()} or {"encoder": assembled.encoder_output}
+    original = replace(original, outputs=tuple(wanted.values()))
+    names = assembled.inputs
+    pairs: dict[str, tuple[list[Array], list[Array]]] = {}
+    for given in _small_inputs(original, model, assembled):
+        feeds = {names[role]: given[role].astype(original.types[names[role]].dtype or "int64") for role in names}
+        answers = evaluate(original, feeds)
+        visible = given["mask"].astype(bool) if "mask" in names else np.ones(given["ids"].shape, bool)
+        got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not places)
+        for name, tensor in wanted.items():
+            value = got["hidden_states"][-1] if name == "encoder" else got[name]
+            pairs.setdefault(name, ([], []))[0].append(_rows(name, answers[tensor].reshape(value.shape), visible))
+            pairs[name][1].append(_rows(name, value, visible))
+    return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+
+
+def _small_inputs(graph: Graph, model: Model, assembled: Assembled) -> list[dict[str, Array]]:
+    """Few tokens, since NumPy is slow, with padding right, and in holes where the graph does not just count positions;
+    of the size that the graph declares, if any."""
+    random = np.random.default_rng(0)
+    declared = graph.types[assembled.inputs["ids"]].shape or (None, None)
+    batches = []
+    for usual in ((1, 4), (3, 9)):
+        shape = tuple(n if isinstance(n, int) else m for n, m in zip(declared, usual, strict=True))
+        ids = random.integers(0, len(model.network.embeddings.word), shape)
+        mask = np.ones_like(ids)
+        if shape[1] > 1:
+            mask[1::2, -(shape[1] // 2) :] = 0
+            mask[2::2, 1::3] = assembled.counts_positions
+        batches.append({"ids": ids, "mask": mask, "types": random.integers(0, 2, shape)})
+    return batches
+
+
+def _rows(name: str, value: Array, visible: Array) -> Array:
+    """An output as rows `[rows, width]`: those of visible tokens, or one per sequence."""
+    if name in ("start_logits", "end_logits"):
+        return value[visible][:, None]
+    return value[visible] if value.ndim == 3 else value

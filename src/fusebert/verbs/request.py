@@ -1,0 +1,53 @@
+"""Request: one call of optimize as a value: which model, where to, for whom, and how carefully."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fusebert.errors import DifferentError
+from fusebert.measure.compare import compare
+from fusebert.measure.comparison import Comparison
+from fusebert.measure.tasks import built_in_texts
+from fusebert.source import Source
+from fusebert.values.target import Target
+
+_BEYOND_RANGES = (
+    "Fixed ranges hold for texts like those they were observed on. Omit them (a range per token is more exact), or "
+    "write without comparing (--no-verify) and judge with fusebert accuracy."
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """`expected` are sizes (heads, hidden) that every encoder must have. `verify`: compare before anything is put in
+    place. `overwrite`: replace a model of the same kind. `verbose`: tell more of what was found."""
+
+    source: Source
+    out: Path
+    target: Target
+    expected: Mapping[str, int] = field(default_factory=dict)
+    verify: bool = True
+    overwrite: bool = False
+    verbose: bool = False
+    show_progress: bool = False
+
+    @property
+    def static(self) -> bool:
+        """Whether the ranges of int8 are fixed beforehand."""
+        return getattr(self.target, "ranges", None) is not None
+
+    def compared(self, baseline: object, made: object, what: str) -> Comparison:
+        """Both models' answers, on random ids; or on texts, where ranges are fixed that hold for texts, and a tokenizer
+        is there. Raises DifferentError if they differ by more than the precision's tolerance."""
+        folder = self.source.tokenizer_folder if self.static else None
+        texts = {} if folder is None else {"task": built_in_texts(), "tokenizer": folder, "batch_size": 4}
+        found = compare(baseline, made, self.show_progress, threads=self.target.threads, **texts)  # type: ignore[arg-type]
+        if not found.same:
+            worst = max(found, key=lambda d: d.worst_error)
+            raise DifferentError(
+                f"{what}: {worst.output} by {worst.worst_error:.3g} of its scale, mean cosine {worst.mean_cosine:.5f}; "
+                f"nothing was written. {_BEYOND_RANGES if self.static else 'Try another precision.'}"
+            )
+        return found

@@ -1,0 +1,131 @@
+"""Standalone: a checkpoint or a graph -> the artifact that fusebert runs by itself; compared with the model in fp32,
+and that with the graph it comes from, before it is put in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fusebert.engine.load import pack, read_network
+from fusebert.engine.model import Model
+from fusebert.engine.quantize import convert
+from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.formats import artifact, write
+from fusebert.measure.difference import Difference, table, within
+from fusebert.measure.original import compare_with_graph
+from fusebert.report import Report, Table
+from fusebert.source import Artifact, GraphSource
+from fusebert.values.blocks import Attention
+from fusebert.values.network import Network
+from fusebert.values.target import Standalone
+from fusebert.values.traverse import layers
+from fusebert.verbs.inspect import network_tables
+from fusebert.verbs.request import Request
+
+_COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
+_COMPARED_ON_TEXTS = "Compared with the same model in fp32, on built-in texts: fixed ranges hold for texts."
+_NOT_CHANGED = "fp32 changes no number: what was written was read back and is the same, byte for byte."
+_WITH_GRAPH = "The fp32 model was compared with the original graph, every node of which was computed in NumPy."
+
+
+def make_standalone(request: Request) -> Report:
+    """Writes the artifact."""
+    source, out, target = request.source, request.out, _target(request)
+    replaces = artifact.is_artifact if request.overwrite else None
+    write.check(out, replaces)
+    network = _network(request)
+    baseline = None
+    tables: list[Table] = []
+    notes: list[str] = []
+    if request.verify:
+        baseline = pack(source, network, "fp32", target.threads)
+        if isinstance(source, GraphSource):
+            differences, note = _compare_with_graph(source, baseline)
+            tables += [table(differences, "original_graph")] if differences else []
+            notes.append(note)
+    model = baseline if baseline and target.precision == "fp32" else _packed(request, network, baseline)
+    if baseline:
+        what = f"{source.path} as {target.precision} differs too much from fp32"
+        tables.append(table(request.compared(baseline, model, what)))
+        texts = request.static and source.tokenizer_folder is not None
+        notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
+    written = convert(model.network, model.plan)
+    model.save(out, request.overwrite, lambda folder: _check_written(folder, written, out))
+    notes += [f"Left out: {what}." for what in model.left_out]
+    verdict = "same answers within tolerance" if tables else "not compared"
+    facts = {**_facts(model), "bytes_after": written.bytes, "verdict": verdict}
+    more = network_tables(written, model.plan) if request.verbose else ()
+    return Report(f"{source.path} -> {out}", facts, (*more, *tables), tuple(notes))
+
+
+def plan_standalone(request: Request) -> Report:
+    """What would be written, without writing anything."""
+    model = _packed(request, _network(request))
+    notes = [f"An artifact would be written to {request.out}.", *(f"Left out: {what}." for what in model.left_out)]
+    more = network_tables(model.network, model.plan) if request.verbose else ()
+    title = f"{request.source.path} (nothing was written)"
+    return Report(title, {"for": "standalone", **_facts(model)}, more, tuple(notes))
+
+
+def _target(request: Request) -> Standalone:
+    assert isinstance(request.target, Standalone)
+    return request.target
+
+
+def _network(request: Request) -> Network:
+    source = request.source
+    if isinstance(source, Artifact):
+        raise FusebertError(f"{source.path} is an artifact already; optimise the model that it was made from")
+    network = read_network(source, _target(request).head)
+    sizes = {"hidden": {network.encoder.hidden_size}}
+    sizes["heads"] = {block.body.heads for block in network.encoder.blocks if isinstance(block.body, Attention)}
+    for name, size in request.expected.items():
+        if sizes[name] != {size}:
+            have = ", ".join(map(str, sorted(sizes[name])))
+            raise FusebertError(f"{source.path}: the encoder has {name} {have}, not {size}; omit that option")
+    return network
+
+
+def _packed(request: Request, network: Network, like: Model | None = None) -> Model:
+    target = _target(request)
+    return pack(request.source, network, target.precision, target.threads, target.ranges, like=like)
+
+
+def _compare_with_graph(source: GraphSource, baseline: Model) -> tuple[list[Difference], str]:
+    """The difference between a model and the graph that it was found in."""
+    try:
+        differences = compare_with_graph(source.graph, baseline, source.assembled)
+    except UnsupportedError as error:
+        return [], f"The original graph cannot be computed here, so it was not compared: {error}."
+    if any(part.kind == "rounding" for part in source.assembled.omitted):
+        return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
+    in_float16 = any(weight.dtype == "float16" for weight in source.graph.weights.values())  # perhaps computed in, too
+    if not within(differences, "bf16" if in_float16 else "fp32"):
+        worst = max(differences, key=lambda d: d.worst_error)
+        raise DifferentError(
+            f"{source.path} as it was found differs too much from its graph: {worst.output} by {worst.worst_error:.3g} "
+            f"of its scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. Please report this model."
+        )
+    return differences, _WITH_GRAPH
+
+
+def _check_written(folder: Path, written: Network, out: Path) -> None:
+    """Reads an artifact back, as values: every array must have the bytes that were meant."""
+    read_back = dict(artifact.read(folder)[0].weights())
+    for name, array in written.weights():
+        if name not in read_back or read_back[name].dtype != array.dtype or not np.array_equal(read_back[name], array):
+            raise DifferentError(
+                f"{out}: {name} was not read back as it was written; check the disk or the file system"
+            )
+
+
+def _facts(model: Model) -> dict[str, Any]:
+    return {
+        "family": model.network.family,
+        "head": model.network.head.kind,
+        "layers": len(layers(model.network.encoder)),
+        "precision": model.plan.precision,
+        "bytes_before": model.bytes_read,
+    }

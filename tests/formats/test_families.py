@@ -1,0 +1,150 @@
+"""Every family of checkpoints: what is read means in NumPy what transformers computes."""
+
+import families
+import numpy as np
+import pytest
+import stock
+from checkpoints import edit_config, edit_tensors, make_checkpoint
+
+import fusebert
+from fusebert import FusebertError, UnsupportedError
+from fusebert.formats import huggingface
+
+# transformers' DeBERTa scripts functions with torch.jit as it is imported, which newer versions of torch deprecate
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+RUNNING = ("albert", "xlm-roberta-long", "xlm-roberta-xl")  # all of whose forms the engine computes
+WORST_COSINE = {"bf16": 0.999, "int8": 0.99, "int8-bf16": 0.99}
+HEADS = [(case, head) for case, given in families.CASES.items() for head in given.heads]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    made = {}
+
+    def get(case: str, head: str = "none", odd: bool = False):
+        key = case, head, odd
+        if key not in made:
+            made[key] = families.make(tmp_path_factory.mktemp("model"), case, head, odd)
+        return made[key]
+
+    return get
+
+
+def inputs(batch: int, length: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    ids = np.random.default_rng(length).integers(5, 97, (batch, length))
+    return ids, stock.masks(batch, length, kind, seed=length)
+
+
+@pytest.mark.parametrize(("case", "head"), HEADS)
+def test_what_is_read_means_what_transformers_computes(models, case, head):
+    folder, model = models(case, head)
+    ids, mask = inputs(3, 41, "right")
+    network = huggingface.read(folder)
+    got, want = families.compute(network, ids, mask), stock.run(model, ids, mask)
+    assert set(got) <= set(want)
+    for name, value in got.items():
+        visible = mask == 1 if value.shape[:2] == mask.shape else slice(None)
+        assert stock.error(value[visible], want[name][visible]) < 2e-5, name
+
+
+@pytest.mark.parametrize("kind", ["left", "holes"])
+@pytest.mark.parametrize("length", [1, 7, 129, 600])
+@pytest.mark.parametrize("case", families.CASES)
+def test_lengths_left_padding_and_holes(models, case, length, kind):
+    folder, model = models(case, families.CASES[case].heads[0])
+    if families.CASES[case].heads[0] != "none":
+        pytest.skip("the bare model of this case is another case's")
+    ids, mask = inputs(2, length, kind)
+    got = families.compute(huggingface.read(folder), ids, mask)["last_hidden_state"]
+    want = stock.run(model, ids, mask)["last_hidden_state"]
+    assert stock.error(got[mask == 1], want[mask == 1]) < 1e-4
+
+
+@pytest.mark.parametrize(("case", "head"), [(case, head) for case, head in HEADS if case in RUNNING])
+def test_loaded_models_answer_as_transformers_does(models, case, head):
+    folder, model = models(case, head)
+    ids, mask = inputs(3, 41, "right")
+    got, want = fusebert.load(folder).run(ids, mask), stock.run(model, ids, mask)
+    assert set(got) == set(want)
+    for name, value in got.items():
+        visible = mask == 1 if value.shape[:2] == mask.shape else slice(None)
+        assert stock.error(value[visible], want[name][visible]) < 1e-4, name
+
+
+@pytest.mark.parametrize("precision", ["fp32", *WORST_COSINE])
+@pytest.mark.parametrize("case", RUNNING)
+def test_odd_sizes_in_every_precision_also_from_an_artifact(models, case, precision, tmp_path):
+    folder, model = models(case, odd=True)
+    ids, mask = inputs(3, 37, "left")
+    loaded = fusebert.load(folder, precision)
+    got = loaded.run(ids, mask)["last_hidden_state"]
+    want = stock.run(model, ids, mask)["last_hidden_state"]
+    if precision == "fp32":
+        assert stock.error(got[mask == 1], want[mask == 1]) < 1e-4
+    else:
+        assert stock.cosine(got[mask == 1], want[mask == 1]).min() > WORST_COSINE[precision]
+    loaded.save(tmp_path / "made")
+    assert np.array_equal(fusebert.load(tmp_path / "made").run(ids, mask)["last_hidden_state"], got)
+
+
+@pytest.mark.parametrize("case", [case for case in families.CASES if case not in RUNNING])
+def test_forms_that_the_engine_lacks_are_refused_by_name(models, case):
+    with pytest.raises(UnsupportedError, match=r"positions are not supported yet|scale|pools"):
+        fusebert.load(models(case, families.CASES[case].heads[0])[0])
+
+
+@pytest.mark.parametrize(
+    ("case", "field", "value"),
+    [
+        ("deberta-v3", "conv_kernel_size", 3),
+        ("deberta-v3", "pos_att_type", ["p2p"]),
+        ("deberta-v3", "norm_rel_ebd", "batch_norm"),
+        ("mpnet", "relative_attention_num_buckets", 64),
+        ("nomic", "rope_parameters", {"rope_theta": 10.0, "rope_type": "yarn"}),
+        ("nomic", "rotary_emb_interleaved", True),
+        ("gemma", "use_bidirectional_attention", False),
+        ("modernbert", "layer_types", ["full_attention"]),
+        ("albert", "num_hidden_groups", 9),
+        ("eurobert", "num_key_value_heads", 4),
+    ],
+)
+def test_other_mathematics_is_refused_by_its_field(case, field, value, tmp_path):
+    folder, _ = families.make(tmp_path, case)
+    edit_config(folder, **{field: value})
+    with pytest.raises(FusebertError, match=field if "rope" not in field else "yarn"):
+        huggingface.read(folder)
+
+
+def test_a_tensor_that_no_table_names_is_refused_by_its_name(tmp_path):
+    folder, _ = families.make(tmp_path, "nomic")
+    name = "encoder.layers.1.mlp.experts.weight"
+    edit_tensors(folder, lambda tensors: tensors.update({name: np.zeros((2, 2), np.float32)}))
+    with pytest.raises(UnsupportedError, match=name):
+        huggingface.read(folder)
+
+
+def test_jinabert_is_told_from_bert_by_its_positions(tmp_path):
+    """Not in transformers: names and slopes are checked here, the mathematics with MPNet and ModernBERT."""
+    folder = make_checkpoint(tmp_path, "bert", heads=4)
+    edit_config(folder, position_embedding_type="alibi", feed_forward_type="geglu")
+
+    def respell(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors.pop("embeddings.position_embeddings.weight")
+        names = {".intermediate.dense.weight": ".mlp.gated_layers.weight", ".output.dense": ".mlp.wo"}
+        made = {}
+        for name, array in tensors.items():
+            if "attention" not in name:
+                for old, new in names.items():
+                    name = name.replace(old, new)
+                name = name.replace("output.LayerNorm", "mlp.layernorm")
+            made[name] = np.concatenate([array, 2 * array]) if "gated" in name else array
+        return {name: array for name, array in made.items() if "intermediate" not in name}
+
+    edit_tensors(folder, respell)
+    attention, inner = huggingface.read(folder).encoder.blocks[:2]
+    table = attention.body.position.table
+    assert table.shape == (4, 39)
+    assert np.allclose(table[:, 19 + 3], [-3 * 2.0 ** (-2 * n) for n in (1, 2, 3, 4)])
+    assert np.array_equal(inner.body.up.weight, 2 * inner.body.gate.weight)
+    assert inner.body.gate.bias is None
+    assert inner.body.activation == "gelu_erf"
