@@ -9,7 +9,7 @@ from typer.main import get_command
 from fusebert.cli import app
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "native" / "README.md"])
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -37,14 +37,24 @@ def test_the_front_page_names_every_command_and_document():
     assert {path.name for path in ROOT.glob("docs/*.md") if f"docs/{path.name}" not in text} == set()
 
 
-def test_the_architecture_places_every_file():
-    """Every file and folder of the package's top level, of match/ and of native/."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    package, native = ROOT / "src" / "fusebert", ROOT / "native"
-    kept = [path for folder in (package, package / "match", native) for path in folder.iterdir()]
-    kept = [path for path in kept if not path.name.startswith("_") and path.name != "py.typed"]
+@pytest.mark.parametrize(
+    ("document", "folder"),
+    [("ARCHITECTURE.md", "src/fusebert"), ("docs/finder.md", "src/fusebert/match"), ("native/README.md", "native")],
+)
+def test_a_document_places_every_file_of_its_folder(document, folder):
+    kept = [path for path in (ROOT / folder).iterdir() if not path.name.startswith("_")]
+    kept = [path for path in kept if path.name not in ("py.typed", "README.md")]
     kept = [path for path in kept if path.suffix != ".h" or not path.with_suffix(".cc").exists()]
-    words = re.findall(r"[\w*]+(?:\.\w+|/)", text)
+    words = re.findall(r"[\w*]+(?:\.\w+|/)", (ROOT / document).read_text())
     patterns = [re.compile(re.escape(word).replace(r"\*", r"\w+")) for word in words]
     names = [path.name + "/" * path.is_dir() for path in kept]
     assert [name for name in names if not any(pattern.fullmatch(name) for pattern in patterns)] == []
+
+
+def test_the_way_of_the_data_passes_files_that_are_there():
+    rows = (ROOT / "ARCHITECTURE.md").read_text().partition("## The way of the data")[2].partition("\n\nA model")[0]
+    walks = [row.split("|")[3].split(",") for row in rows.splitlines() if row.startswith("| ")]
+    assert len(walks) == 6
+    for place in (cell.strip() for walk in walks[1:] for cell in walk):
+        path = ROOT / "src" / "fusebert" / place
+        assert path.is_dir() or path.with_suffix(".py").is_file(), place

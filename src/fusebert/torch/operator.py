@@ -32,19 +32,9 @@ _NO_GRADIENT = "fusebert is for inference only and has no gradient: call .eval()
 
 
 def _encode(
-    rows: torch.Tensor,
-    mask: torch.Tensor | None,
-    weights: list[torch.Tensor],
-    sample: torch.Tensor | None,
-    heads: list[int],
-    activation: str,
-    epsilon: float,
-    precision: str,
-    ranges: list[float],
-    padding: str,
-    threads: int,
-    states: bool,
+    rows: torch.Tensor, mask: torch.Tensor | None, weights: list[torch.Tensor], sample: torch.Tensor | None, *rest: Any
 ) -> list[torch.Tensor]:
+    heads, activation, epsilon, precision, ranges, padding, threads, states = rest
     engine = packed_engine(weights, Recipe(tuple(heads), activation, epsilon, precision, tuple(ranges)), sample)
     outputs, run = prepare(engine, rows, mask, heads, padding, threads, states)
     run()
