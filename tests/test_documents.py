@@ -10,7 +10,7 @@ from fusebert.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "native" / "README.md"])
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def commands() -> dict[str, set[str]]:
@@ -24,11 +24,11 @@ def test_links_commands_and_targets_exist(document):
     text, known = document.read_text(), commands()
     for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):
         assert (document.parent / link).exists(), link
-    for target in re.findall(r"`make ([a-z]+)`", text):
+    for target in re.findall(r"`make ([a-z-]+)`", text):
         assert target in TARGETS
     for name, rest in re.findall(r"^\s*(?:\.venv/bin/)?fusebert ([a-z][a-z-]*)([^#\n]*)", text, re.MULTILINE):
         assert name in known, name
-        assert set(re.findall(r"(?<= )--?[a-z][a-z-]*", rest)) <= known[name], rest
+        assert set(re.findall(r"(?<= )--?[a-z][a-z0-9-]*", rest)) <= known[name], rest
 
 
 def test_the_front_page_names_every_command_and_document():

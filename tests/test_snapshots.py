@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from checkpoints import HEADS, make_checkpoint
 from golden.answers import GOLDEN, MODEL
+from serve_process import Served
 
 import fusebert
 from fusebert.cli import app
@@ -181,6 +182,16 @@ def test_keys_of_bench(printed: Callable[..., None]) -> None:
 def test_keys_of_accuracy(printed: Callable[..., None]) -> None:
     model = make_checkpoint(Path("model"), head="sequence", vocab=True)
     printed("accuracy", "accuracy", model, "--task", texts(Path("texts.tsv")), "--precision", "fp32,int8")
+
+
+def test_keys_of_load_test(printed: Callable[..., None], tmp_path: Path) -> None:
+    server = Served(make_checkpoint(Path("model"), head="sequence", vocab=True), log=tmp_path / "log")
+    given = ("load-test", f"http://127.0.0.1:{server.port}", "--clients", 2, "--warmup", "0s", "--p99", "30s")
+    try:
+        printed("load-test", *given, "--cycle", 2, "--data", texts(Path("texts.tsv")))
+        printed("load-test-rate", *given, "--rate", 50, "--duration", "100ms")
+    finally:
+        server.stop()
 
 
 def test_keys_of_the_pattern_tools(printed: Callable[..., None]) -> None:

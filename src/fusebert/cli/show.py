@@ -82,6 +82,8 @@ def text(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
+        if 1e4 <= abs(value) < 1e15:
+            return f"{value:,.0f}"
         return f"{value:.6f}" if 0.9 < abs(value) < 1 else f"{value:.4g}"
     if isinstance(value, (list, tuple)):
         return ", ".join(map(text, value))
