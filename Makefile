@@ -30,6 +30,12 @@ build/legacy/.installed: requirements/legacy.txt | $(VENV)/.developed
 	$(BIN)/pip install --quiet --no-deps --target build/legacy -r requirements/legacy.txt
 	touch $@
 
+# Stock clients that the server's tests speak to it with; some of them clash with what the tests run with.
+build/clients/.installed: requirements/clients.txt | $(VENV)/.developed
+	rm -rf build/clients
+	$(BIN)/pip install --quiet --no-deps --target build/clients -r requirements/clients.txt
+	touch $@
+
 # Rivals for the benchmarks, away from what the tests run with.
 build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
 	rm -rf build/rivals
@@ -40,7 +46,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py
 
 test:
-	$(MAKE) --jobs=2 --output-sync check zoo native
+	$(MAKE) --jobs=2 --output-sync check zoo native build/clients/.installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 check: style types imports

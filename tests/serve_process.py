@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ class Served:
 
     def __init__(self, *words, log: Path):
         command = [sys.executable, "-m", "fusebert", "serve", *map(str, words), "--port", "0", "--threads", "1"]
+        command += ["--grpc-port", "0"]
         self.log = log
         with log.open("wb") as file:
             self.process = subprocess.Popen(command, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -24,7 +26,9 @@ class Served:
                 break
             assert self.process.poll() is None, log.read_text()
             time.sleep(0.05)
-        self.port = int(log.read_text().split("ready: ")[1].split("\n")[0].rpartition(":")[2])
+        told = log.read_text().split("ready: ")[1].split("\n")[0]
+        self.port, *others = (int(number) for number in re.findall(r":(\d+)", told))
+        self.grpc_port, self.demo_port = (*others, None)[:2]
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)

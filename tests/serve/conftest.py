@@ -14,10 +14,15 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def served(models, tmp_path_factory):
+def ranker(tmp_path_factory):
+    return make_checkpoint(tmp_path_factory.mktemp("ranker"), head="sequence", labels=2, vocab=True)
+
+
+@pytest.fixture(scope="session")
+def served(models, ranker, tmp_path_factory):
     """All heads in one server; the one without a head is the default."""
-    ranker = make_checkpoint(tmp_path_factory.mktemp("ranker"), head="sequence", labels=2, vocab=True)
     names = [f"{name}={path}" for name, path in {**models, "ranker": ranker}.items()]
-    server = Served(*names, "--max-texts", "64", log=tmp_path_factory.mktemp("log") / "log")
+    log = tmp_path_factory.mktemp("log") / "log"
+    server = Served(*names, "--max-texts", "64", "--demo-port", "0", log=log)
     yield server
     assert server.stop() == 0, server.log.read_text()

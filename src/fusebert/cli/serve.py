@@ -27,7 +27,12 @@ def serve(
     head: HeadOption = None,
     tokenizer: Tokenizer = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port of HTTP; 0: any that is free.")] = 8080,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="The port of gRPC; 0: any that is free.")] = 8081,
+    no_grpc: Annotated[bool, typer.Option("--no-grpc", help="Listen for HTTP only.")] = False,
+    demo_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="A port for clients of the MRPC demo (60061 is theirs).")
+    ] = None,
     threads: Threads = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Batches that run side by side.")] = 1,
     max_batch_tokens: Annotated[int, typer.Option(min=16, max=1 << 20, help="The most tokens of a batch.")] = 8192,
@@ -43,10 +48,10 @@ def serve(
     drain: Annotated[float, typer.Option(min=0, help="Seconds that answers may take after SIGTERM.")] = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
-    """Serve models over HTTP, in the protocols that clients already speak: docs/serving.md."""
+    """Serve models over HTTP and gRPC, in the protocols that clients already speak: docs/serving.md."""
     try:
         from fusebert.serve.batcher import Limits
-        from fusebert.serve.http import Bounds
+        from fusebert.serve.front import Bounds
         from fusebert.serve.server import Settings
         from fusebert.serve.server import serve as work
     except ImportError as error:
@@ -57,8 +62,9 @@ def serve(
             raise FusebertError("--tls-cert and --tls-key belong together; give both")
         settings = Settings(
             models=read_names(models), precision=precision, head=head, pooling=pooling, tokenizer=tokenizer,
-            threads=threads, workers=workers, host=host, port=port, key=read_key(api_key_file), certificate=tls_cert,
-            private_key=tls_key, drain=drain,
+            threads=threads, workers=workers, host=host, port=port,
+            grpc_port=None if no_grpc else grpc_port, demo_port=demo_port, key=read_key(api_key_file),
+            certificate=tls_cert, private_key=tls_key, drain=drain,
             limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
             bounds=Bounds(read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text")),
         )  # fmt: skip

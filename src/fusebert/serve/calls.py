@@ -31,7 +31,7 @@ async def embed(
         raise FusebertError(f"dimensions: a number from 1 to {width} is expected, not {dimensions}")
     task = await service.run(Task(0, 0, inputs=inputs, want="pooled", cut=truncate), request)
     vectors: Array = np.stack(task.outputs)[:, :dimensions]
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) if normalize else vectors
+    return unit(vectors) if normalize else vectors
 
 
 async def embed_tokens(
@@ -111,6 +111,12 @@ async def answer(service: Service, pairs: Sequence[tuple[str, str]], request: Re
         answers.answer(pair, tokens, logits)
         for pair, tokens, logits in zip(pairs, task.encodings, task.outputs, strict=True)
     ]
+
+
+def unit(vectors: Array) -> Array:
+    """Vectors of length one."""
+    normed: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return normed
 
 
 def tokenize(service: Service, texts: Sequence[Text]) -> list[Tokens]:

@@ -3,6 +3,7 @@ when it is asked for."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,10 +25,11 @@ class Metrics:
         self._answers = Counter(
             "fusebert_requests", "Answers by path and status", ["path", "status"], registry=self._registry
         )
-        seconds = Histogram(
-            "fusebert_seconds", "Seconds of a request's stages", ["stage"], buckets=_BUCKETS, registry=self._registry
-        )
-        self._stages = {stage: seconds.labels(stage) for stage in STAGES}
+        self._seconds = Histogram(
+            "fusebert_seconds", "Seconds of a request's stages", ["model", "stage"], buckets=_BUCKETS,
+            registry=self._registry,
+        )  # fmt: skip
+        self.latest: dict[str, float] = {}  # when each model last answered, in seconds since 1970
         self._services: Iterable[Service] = ()
         self._registry.register(self)
 
@@ -39,11 +41,22 @@ class Metrics:
         """A request has been answered."""
         self._answers.labels(path, str(status)).inc()
         if status == 200:
-            self._stages["total"].observe(clock() - begun)
-            for _, task in request.tasks:
-                self._stages["tokenisation"].observe(task.tokenised - task.arrived)
-                self._stages["queue"].observe(task.started - task.tokenised)
-                self._stages["inference"].observe(task.ended - task.started)
+            for service, task in request.tasks:
+                observe = {stage: self._seconds.labels(service.name, stage).observe for stage in STAGES}
+                observe["total"](clock() - begun)
+                observe["tokenisation"](task.tokenised - task.arrived)
+                observe["queue"](task.started - task.tokenised)
+                observe["inference"](task.ended - task.started)
+                self.latest[service.name] = time.time()
+
+    def totals(self, model: str) -> dict[str, tuple[int, float]]:
+        """How many requests of a model were answered, and the seconds that each stage took in all."""
+        read = self._registry.get_sample_value
+        labels = {stage: {"model": model, "stage": stage} for stage in STAGES}
+        return {
+            stage: (int(read("fusebert_seconds_count", own) or 0), read("fusebert_seconds_sum", own) or 0.0)
+            for stage, own in labels.items()
+        }
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""

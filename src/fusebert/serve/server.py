@@ -19,12 +19,13 @@ from fusebert.engine.load import load
 from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
 from fusebert.serve.batcher import Limits
-from fusebert.serve.http import Bounds, Call, Server, application
-from fusebert.serve.protocols import apis, tei
+from fusebert.serve.front import Bounds, Server
+from fusebert.serve.http import Call, application
+from fusebert.serve.protocols import apis, oip_http, tei
 from fusebert.serve.service import Service
 
 _log = logging.getLogger("fusebert.serve")
-CALLS: list[Call] = [*tei.CALLS, *apis.CALLS]
+CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
 _HEADER_BYTES = 32 << 10
 _POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
 
@@ -43,6 +44,8 @@ class Settings:
     workers: int = 1
     host: str = "127.0.0.1"
     port: int = 8080
+    grpc_port: int | None = None
+    demo_port: int | None = None
     key: str = ""
     certificate: Path | None = None
     private_key: Path | None = None
@@ -78,6 +81,19 @@ def find_pooling(path: Path) -> str:
     return modes[0] if modes else "mean"
 
 
+def _import_grpc() -> tuple[Any, dict[str, list[Any]]]:
+    """The front, and what it answers on each port: imported only where it is wanted, while HTTP listens already."""
+    try:
+        from fusebert.serve import grpc
+        from fusebert.serve.protocols import demo, grpc_health, oip_grpc, reflection
+    except ImportError as error:
+        raise FusebertError(f"gRPC needs {error.name}: pip install 'fusebert[serve]', or serve --no-grpc") from None
+
+    tables = {"grpc": [oip_grpc.SERVICE], "demo": [demo.SERVICE]}
+    tables = {name: [*services, grpc_health.SERVICE] for name, services in tables.items()}
+    return grpc, {name: [*services, *reflection.reflect(services)] for name, services in tables.items()}
+
+
 class _Front(uvicorn.Server):
     """uvicorn with our own way to start and to stop."""
 
@@ -93,6 +109,7 @@ class _Front(uvicorn.Server):
         super().__init__(config)
         self._server, self._settings, self._tell = server, settings, tell
         self._failure: FusebertError | None = None
+        self._grpc: list[Any] = []
 
     async def run_beside_loading(self) -> None:
         """Listens, loads beside that, serves, drains."""
@@ -109,19 +126,40 @@ class _Front(uvicorn.Server):
             raise self._failure
         self._tell("stopped")
 
-    async def _load(self) -> None:
+    async def _listen_for_grpc(self) -> dict[str, int]:
+        """Starts the gRPC servers; their ports by what they are for."""
+        wanted = {"grpc": self._settings.grpc_port, "demo": self._settings.demo_port}
+        ports = {name: port for name, port in wanted.items() if port is not None}
+        if ports:
+            grpc, tables = await asyncio.to_thread(_import_grpc)
+        pem = None
+        if self._settings.certificate and self._settings.private_key:
+            pem = (self._settings.private_key.read_bytes(), self._settings.certificate.read_bytes())
+        for name, port in ports.items():
+            front, ports[name] = await grpc.listen(self._server, tables[name], self._settings.host, port, pem)
+            self._grpc.append(front)
+        return ports
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Answers what was taken in, over HTTP and gRPC, and closes."""
+        await asyncio.gather(super().shutdown(sockets), *(front.stop(self._settings.drain) for front in self._grpc))
+
+    async def _open_services(self) -> None:
         for name, path in self._settings.models.items():
-            try:
-                service = await asyncio.to_thread(open_service, name, path, self._settings)
-            except FusebertError as error:
-                self._failure, self.should_exit = error, True
-                return
-            self._server.services[name] = service
+            self._server.services[name] = await asyncio.to_thread(open_service, name, path, self._settings)
+
+    async def _load(self) -> None:
+        try:
+            ports, _ = await asyncio.gather(self._listen_for_grpc(), self._open_services())
+        except FusebertError as error:
+            self._failure, self.should_exit = error, True
+            return
         while not self.started:
             await asyncio.sleep(0.01)
         scheme = "https" if self._settings.certificate else "http"
         port = self.servers[0].sockets[0].getsockname()[1]
-        self._tell(f"ready: {', '.join(self._server.services)} at {scheme}://{self._settings.host}:{port}")
+        also = "".join(f", {name} at {self._settings.host}:{number}" for name, number in ports.items())
+        self._tell(f"ready: {', '.join(self._server.services)} at {scheme}://{self._settings.host}:{port}{also}")
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
         """The first signal drains, the second ends."""

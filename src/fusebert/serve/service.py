@@ -41,6 +41,7 @@ class Task(Job):
     types: Sequence[Array] = ()
     want: str = "pooled"
     cut: bool = True  # too long texts, or refuse them
+    extra: int = 0  # bytes that the answer takes beside the outputs
     ids: list[Array] = field(default_factory=list)
     encodings: list[Tokens] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
@@ -158,7 +159,7 @@ class Service:
             raise FusebertError("texts and token ids cannot be mixed in one request")
         task.estimate = sum(sizes) if task.ids else sum(min(self.longest, size // 4 + 2) for size in sizes)
         most = sum(min(self.longest, size + 3) for size in sizes)
-        task.bytes = 8 * sum(sizes) + 64 * most + self._output_bytes(task.want, task.count, most)
+        task.bytes = 8 * sum(sizes) + 64 * most + self._output_bytes(task.want, task.count, most) + task.extra
         task.outputs = [None] * task.count
         large = task.count > _BULK_TEXTS or task.estimate > _BULK_TOKENS
         task.lane = request.lane or (BULK if large else INTERACTIVE)

@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from fusebert.errors import FusebertError
 from fusebert.serve import calls
-from fusebert.serve.http import Asked, Call
+from fusebert.serve.front import Asked
+from fusebert.serve.http import Call
 from fusebert.serve.protocols.inputs import read_inputs, read_texts
 from fusebert.serve.protocols.tei import facts, health
 

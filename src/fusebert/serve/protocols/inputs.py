@@ -9,12 +9,12 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.serve.calls import Input
-from fusebert.serve.http import Bounds, HttpError
+from fusebert.serve.front import Bounds, StatusError
 
 
 def read_texts(texts: Sequence[Any], bounds: Bounds, name: str = "inputs") -> list[str]:
     """Texts, as many and as long as allowed."""
-    _check_count(texts, bounds, name)
+    check_count(texts, bounds, name)
     for number, text in enumerate(texts):
         _check_text(text, bounds, f"{name}[{number}]")
     return list(texts)
@@ -28,7 +28,7 @@ def read_inputs(value: Any, bounds: Bounds, name: str = "inputs") -> tuple[list[
         raise FusebertError(f"{name}: a text, a list of texts, token ids or lists of token ids are expected")
     if value and all(type(token) is int for token in value):
         return [_ids(value, name)], True
-    _check_count(value, bounds, name)
+    check_count(value, bounds, name)
     if all(isinstance(own, list) for own in value):
         return [_ids(own, f"{name}[{number}]") for number, own in enumerate(value)], False
     return list(read_texts(value, bounds, name)), False
@@ -39,9 +39,17 @@ def read_pairs(value: Any, bounds: Bounds) -> tuple[list[Input], bool]:
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
         return [_pair(value, bounds, "inputs")], True
     if isinstance(value, list):
-        _check_count(value, bounds, "inputs")
+        check_count(value, bounds, "inputs")
         return [_pair(part, bounds, f"inputs[{number}]") for number, part in enumerate(value)], False
     return read_inputs(value, bounds)
+
+
+def check_count(values: Any, bounds: Bounds, name: str) -> None:
+    """Whether a request has inputs, and not too many."""
+    if not isinstance(values, (list, range)) or not values:
+        raise FusebertError(f"{name}: a list with at least one text is expected")
+    if len(values) > bounds.texts:
+        raise StatusError(413, f"{name}: {len(values)} inputs, but a request may have {bounds.texts}; split it")
 
 
 def _pair(value: Any, bounds: Bounds, name: str) -> Input:
@@ -58,15 +66,8 @@ def _ids(value: list[Any], name: str) -> Any:
     return np.array(value, np.int64)
 
 
-def _check_count(values: Any, bounds: Bounds, name: str) -> None:
-    if not isinstance(values, list) or not values:
-        raise FusebertError(f"{name}: a list with at least one text is expected")
-    if len(values) > bounds.texts:
-        raise HttpError(413, f"{name}: {len(values)} inputs, but a request may have {bounds.texts}; split it")
-
-
 def _check_text(text: Any, bounds: Bounds, name: str) -> None:
     if not isinstance(text, str):
         raise FusebertError(f"{name}: a text is expected")
     if len(text) > bounds.text or len(text.encode("utf-8", "surrogatepass")) > bounds.text:
-        raise HttpError(413, f"{name}: the text is longer than {bounds.text} bytes; shorten it")
+        raise StatusError(413, f"{name}: the text is longer than {bounds.text} bytes; shorten it")

@@ -12,7 +12,8 @@ from starlette.responses import Response
 
 from fusebert.errors import FusebertError
 from fusebert.serve import calls
-from fusebert.serve.http import Asked, Call, HttpError
+from fusebert.serve.front import Asked, StatusError
+from fusebert.serve.http import Call
 from fusebert.serve.protocols.inputs import read_inputs, read_pairs, read_texts
 
 
@@ -192,7 +193,7 @@ async def info(asked: Asked) -> Any:
 async def health(asked: Asked) -> Response:
     """200 when requests are answered."""
     if not asked.server.ready:
-        raise HttpError(503, "not ready: the model is being loaded, is replaced, or the server is stopping")
+        raise StatusError(503, "not ready: the model is being loaded, is replaced, or the server is stopping")
     return Response()
 
 
