@@ -8,6 +8,7 @@ stand in the train file are left out of training. `import fusebert.torch` makes 
 training runs the original."""
 
 import argparse
+import inspect
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,10 +80,12 @@ def save(model: Any, tokenizer: Any, folder: Path) -> list[Path]:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     example = dict(tokenizer("one", "two", return_tensors="pt"))
+    # The exporter gives out names in the order of forward's parameters, which is not the tokenizer's.
+    names = [name for name in inspect.signature(model.forward).parameters if name in example]
     axes = {0: "batch", 1: "length"}
     torch.onnx.export(
-        model, (example,), str(folder / "model.onnx"), dynamo=False, opset_version=17, input_names=list(example),
-        output_names=["logits"], dynamic_axes={**dict.fromkeys(example, axes), "logits": {0: "batch"}},
+        model, (example,), str(folder / "model.onnx"), dynamo=False, opset_version=17, input_names=names,
+        output_names=["logits"], dynamic_axes={**dict.fromkeys(names, axes), "logits": {0: "batch"}},
     )  # fmt: skip
     written = [folder, folder / "model.onnx"]
     if hasattr(transformers, "TFAutoModelForSequenceClassification") and transformers.is_tf_available():

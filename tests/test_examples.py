@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import stock
 
@@ -14,6 +16,18 @@ import fusebert
 ROOT = Path(__file__).parents[1]
 LEGACY = ROOT / "build" / "legacy"
 PAIR = "The company said profits rose .\tProfits rose , the company said ."
+
+
+def assert_named_as_torch_takes_them(folder: Path) -> None:
+    """Each input of model.onnx, fed by its name, is what torch takes under that name: all three differ, and matter."""
+    random = np.random.default_rng(0)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    feeds = dict(zip(names, (random.integers(5, 999, (3, 9)), *random.integers(0, 2, (2, 3, 9))), strict=True))
+    feeds["attention_mask"][:, 0] = 1
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
+    assert {given.name for given in session.get_inputs()} == set(feeds)
+    want = stock.run(stock.load(folder, "sequence"), **feeds)["logits"]
+    np.testing.assert_allclose(session.run(["logits"], feeds)[0], want, atol=1e-4)
 
 
 @pytest.mark.parametrize("version", [5, 4])
@@ -40,6 +54,7 @@ def test_finetune_mrpc(minilm, tmp_path, version):
     written = [tmp_path / "out", tmp_path / "out" / "model.onnx"]
     written += [tmp_path / "out" / "saved_model"] if version == 4 else []
     (want,) = fusebert.load(written[0]).predict([("one", "two")])
+    assert_named_as_torch_takes_them(written[0])
     for path in written[1:]:
         (got,) = fusebert.load(path).predict([("one", "two")])
         assert got.scores == pytest.approx(want.scores, abs=1e-4)

@@ -43,3 +43,18 @@ def make(
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(model, path)
     return path
+
+
+def edited(
+    source: Path, path: Path, names: dict[str, str] | None = None, surplus: dict[str, list] | None = None
+) -> Path:
+    """An ONNX file with other names for its inputs, and with inputs that nothing reads."""
+    model = onnx.load(source)
+    for given in model.graph.input:
+        given.name = (names or {}).get(given.name, given.name)
+    for node in model.graph.node:
+        node.input[:] = [(names or {}).get(name, name) for name in node.input]
+    for name, shape in (surplus or {}).items():
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+    onnx.save(model, path)
+    return path

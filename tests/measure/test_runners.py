@@ -2,10 +2,8 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import stock
 import tiny
@@ -72,20 +70,10 @@ def test_what_inputs_take_is_known(name, have):
     ) == have  # fmt: skip
 
 
-def renamed(source: Path, path: Path, names: dict[str, str]) -> Path:
-    model = onnx.load(source)
-    for given in model.graph.input:
-        given.name = names[given.name]
-    for node in model.graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-    onnx.save(model, path)
-    return path
-
-
 def test_inputs_without_telling_names_are_found_by_what_is_done_with_them(tmp_path):
     entry = zoo.get("onnx-bert-14-eager")
     names = {"input_ids": "input.3", "attention_mask": "input.1", "token_type_ids": "input.2"}
-    runner = open_runner(renamed(entry.make(), tmp_path / "model.onnx", names))
+    runner = open_runner(tiny.edited(entry.make(), tmp_path / "model.onnx", names))
     assert {role: given.name for role, given in runner.inputs.items()} == {
         "ids": "input.3", "mask": "input.1", "types": "input.2",
     }  # fmt: skip
@@ -94,7 +82,8 @@ def test_inputs_without_telling_names_are_found_by_what_is_done_with_them(tmp_pa
 def test_where_the_graph_tells_nothing_names_and_types_do_and_the_user(tmp_path):
     def roles(inputs: dict[str, str], told: dict[str, str | None] | None = None) -> dict[str, str]:
         names = list(inputs)
-        path = tiny.make(tmp_path / "model.onnx", {"y": f"{names[0]} * {names[-1]}"}, inputs)
+        formula = {"y": f"{names[0]} * {names[-1]}", "z": f"{names[0]} * {names[len(names) // 2]}"}
+        path = tiny.make(tmp_path / "model.onnx", formula, inputs)
         return {role: given.name for role, given in open_runner(path, told=told).inputs.items()}
 
     assert roles({"x": "int64"}) == {"ids": "x"}
@@ -123,9 +112,11 @@ def test_inputs_are_converted_to_what_is_declared(tmp_path):
         "ids": "int32", "mask": "float32",
     }  # fmt: skip
     assert runner.run(ids, mask, mask)["y"].tolist() == [[3, 0, 5]]
-    lengths = open_runner(tiny.make(tmp_path / "b.onnx", {"y": "mask * 1"}, ranks={"mask": 1}))
+    lengths = open_runner(tiny.make(tmp_path / "b.onnx", {"y": "mask * 1", "z": "ids * 1"}, ranks={"mask": 1}))
     assert lengths.run(ids, mask, mask)["y"].tolist() == [2]
-    deep = open_runner(tiny.make(tmp_path / "c.onnx", {"y": "mask * 1"}, shape=("a", "b", "c"), ranks={"mask": 3}))
+    deep = open_runner(
+        tiny.make(tmp_path / "c.onnx", {"y": "mask * 1", "z": "ids * 1"}, shape=("a", "b", "c"), ranks={"mask": 3})
+    )
     with pytest.raises(FusebertError, match="mask has 3 dimensions"):
         deep.run(ids, mask, mask)
 

@@ -30,6 +30,24 @@ HeadOption = Annotated[
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Folder with tokenizer.json or vocab.txt; default: the model's, or beside it.")
 ]
+InputIds = Annotated[str | None, typer.Option(help="The input with the token ids, where it cannot be found.")]
+InputMask = Annotated[str | None, typer.Option(help="The input with the mask.")]
+SegmentIds = Annotated[str | None, typer.Option(help="The input with the token types.")]
+Fill = Annotated[
+    list[str] | None, typer.Option(help="NAME=NUMBER: what an input gets that is neither of these; may be repeated.")
+]
+
+
+def tell(ids: str | None, mask: str | None, types: str | None, fill: list[str] | None) -> dict[str, str | float | None]:
+    """What the user says of a model's inputs."""
+    told: dict[str, str | float | None] = {"ids": ids, "mask": mask, "types": types}
+    for word in fill or ():
+        name, _, number = word.rpartition("=")
+        try:
+            told[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"NAME=NUMBER is expected, not {word}", param_hint="--fill") from None
+    return told
 
 
 def finish(as_json: bool, work: Callable[[], Report], failure: int = 2) -> Report:

@@ -7,11 +7,20 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import Json, ModelPath, Threads, Tokenizer, app, finish
+from fusebert.cli.app import (
+    Fill,
+    InputIds,
+    InputMask,
+    Json,
+    ModelPath,
+    SegmentIds,
+    Threads,
+    Tokenizer,
+    app,
+    finish,
+    tell,
+)
 
-InputIds = Annotated[str | None, typer.Option(help="The input with the token ids, where it cannot be found.")]
-InputMask = Annotated[str | None, typer.Option(help="The input with the mask.")]
-SegmentIds = Annotated[str | None, typer.Option(help="The input with the token types.")]
 Seed = Annotated[int, typer.Option(min=0, help="For the random inputs.")]
 
 
@@ -44,6 +53,7 @@ def compare(
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
+    fill: Fill = None,
     output_dir: Annotated[
         Path | None, typer.Option(help="Keep the inputs and the baseline's outputs here, as TensorProto files.")
     ] = None,
@@ -56,7 +66,7 @@ def compare(
     Each is run by its own framework; artifacts are by fusebert. The exit code is 1 if the answers differ."""
     from fusebert.measure.compare import compare as work
 
-    told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
+    told = tell(input_ids, input_mask, segment_ids, fill)
     report = finish(
         as_json,
         lambda: work(
@@ -144,6 +154,7 @@ def bench(
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
+    fill: Fill = None,
     output_dir: ResultsFolder = None,
     as_json: Json = False,
 ) -> None:
@@ -154,7 +165,7 @@ def bench(
     if quantization or bfloat16:
         precisions += ("int8-bf16" if quantization and bfloat16 else "int8" if quantization else "bf16",)
     batches, lengths, counts = (_whole_numbers(words) for words in (batch_size, sequence_length, threads))
-    told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
+    told = tell(input_ids, input_mask, segment_ids, fill)
     finish(
         as_json,
         lambda: work(
@@ -189,6 +200,7 @@ def accuracy(
     input_ids: InputIds = None,
     input_mask: InputMask = None,
     segment_ids: SegmentIds = None,
+    fill: Fill = None,
     in_torch: Annotated[
         bool, typer.Option("--in-torch", help="Checkpoints stay in torch; only their encoder is fusebert's.")
     ] = False,
@@ -201,7 +213,7 @@ def accuracy(
     from fusebert.measure.accuracy import accuracy as work
 
     precisions = _parts(precision) or None
-    told = {"ids": input_ids, "mask": input_mask, "types": segment_ids}
+    told = tell(input_ids, input_mask, segment_ids, fill)
     finish(
         as_json,
         lambda: work(

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import HeadOption, Json, ModelPath, Threads, Tokenizer, app, finish
+from fusebert.cli.app import (
+    Fill,
+    HeadOption,
+    InputIds,
+    InputMask,
+    Json,
+    ModelPath,
+    SegmentIds,
+    Threads,
+    Tokenizer,
+    app,
+    finish,
+    tell,
+)
 
 
 @app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
@@ -45,6 +58,10 @@ def optimize(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare before writing.")] = True,
+    input_ids: InputIds = None,
+    input_mask: InputMask = None,
+    segment_ids: SegmentIds = None,
+    fill: Fill = None,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
@@ -58,6 +75,7 @@ def optimize(
         "head": head, "padding": padding, "threads": threads, "fast_gelu": gpu_only, "int32": input_int32,
         "ranges": ranges, "float16": float16, "length": sequence_length,
         "expected": {"heads": num_heads, "hidden": hidden_size},
+        "inputs": tell(input_ids, input_mask, segment_ids, fill),
     }  # fmt: skip
     finish(
         as_json,

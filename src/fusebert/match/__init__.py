@@ -6,7 +6,7 @@ from __future__ import annotations
 from fusebert.match.assemble import Assembled, assemble, read_encoder
 from fusebert.match.cut import Cut, cut, embedded, is_flat, shown_as_is
 from fusebert.match.dialects.tensorflow import EFFECTS as TENSORFLOW_EFFECTS
-from fusebert.match.embeddings import read_embeddings
+from fusebert.match.embeddings import MOST_KINDS, read_embeddings
 from fusebert.match.find import find, find_elsewhere
 from fusebert.match.findings import (
     EACH,
@@ -31,11 +31,13 @@ from fusebert.match.findings import (
 from fusebert.match.inline import inline
 from fusebert.match.mask import computed, hiding_value
 from fusebert.match.translate import translate
+from fusebert.match.trials import inputs_that_matter
 
 __all__ = [
     "EACH",
     "FIRST",
     "MASKED",
+    "MOST_KINDS",
     "SCORE",
     "TENSORFLOW_EFFECTS",
     "TRANSPOSE",
@@ -62,6 +64,7 @@ __all__ = [
     "find_elsewhere",
     "hiding_value",
     "inline",
+    "inputs_that_matter",
     "is_flat",
     "read_embeddings",
     "read_encoder",

@@ -26,7 +26,7 @@ class Assembled:
 
     network: Network
     inputs: Mapping[str, str]
-    positions: str  # the tensor that has them, where they do not count from 0
+    positions: str  # the tensor that has them, where they do not count from 0 or are an input
     outputs: Mapping[str, int]
     encoder_output: str
     counts_positions: bool  # the mask only gives the number of visible positions
@@ -67,6 +67,8 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
         omitted.append(Omitted("padding id", f"hiding positions with id {found.mask.hidden_id}, so give a mask"))
     elif found.mask.kind != "none":
         inputs["mask"] = found.mask.tensor
+    if positions in finding.raised.graph.inputs:
+        omitted.append(Omitted("positions", f"the input {positions}: positions count from 0"))
     counts = found.mask.kind == "lengths"
     if counts:
         what = "reading the mask as a number of positions: here it may hide any of them"

@@ -13,10 +13,12 @@ from fusebert.ops.graph import Array
 from fusebert.values.blocks import Norm
 from fusebert.values.network import Embeddings, positions
 
+MOST_KINDS = 16  # token types; a larger table is another vocabulary
+
 
 def read_embeddings(raised: Lifted, found: FoundEncoder) -> tuple[Embeddings, dict[str, str]]:
     """The embeddings that an encoder reads, and the tensors they are looked up by: the inputs ids and types, and
-    positions where they do not count from 0."""
+    positions where they do not count from 0, or are an input too."""
     return _Reading(Weights(raised, found)).read()
 
 
@@ -50,11 +52,15 @@ class _Reading:
                 always.append(array)
             else:
                 tables.append((role, array))
+        tables.sort(key=lambda table: -len(table[1]))
+        given = "" if position is not None else _given_positions(tables)
+        if given:
+            position = next(array for name, array in tables if name == given)
+            tables = [table for table in tables if table[0] != given]
         if position is None or not 1 <= len(tables) <= 2:
             raise self._stuck(norm.inputs[0], "a sum of word, position and perhaps type embeddings")
         for vector in always:
             position = np.asarray(position, np.float32) + vector
-        tables.sort(key=lambda table: -len(table[1]))
         inputs = dict(zip(("ids", "types"), (name for name, _ in tables), strict=False))
         made = Embeddings(
             word=tables[0][1],
@@ -64,7 +70,9 @@ class _Reading:
             project=None if project is None else self._weights.linear(project),
             padding_id=padding_id,
         )
-        if padding_id is not None and (node := self._weights.made(counted, "embed")) is not None:
+        if given:
+            inputs["positions"] = given
+        elif padding_id is not None and (node := self._weights.made(counted, "embed")) is not None:
             inputs["positions"] = node.inputs[1]
         return made, inputs
 
@@ -152,3 +160,11 @@ def _counts(indices: Array, first: int) -> bool:
     """Whether indices count the positions of every sequence."""
     rows = indices.reshape(-1, indices.shape[-1]) if indices.ndim else indices.reshape(1, 1)
     return bool((rows == first + np.arange(rows.shape[1])).all())
+
+
+def _given_positions(tables: list[tuple[str, Array]]) -> str:
+    """Which of the inputs that tables are looked up by, the largest first, has the positions: the one that is called
+    so; else the second, unless its table is as small as one of token types."""
+    named = [name for name, _ in tables if "position" in name.lower()]
+    second = [name for name, table in tables[1:2] if len(table) > MOST_KINDS]
+    return next(iter((*named, *second)), "")

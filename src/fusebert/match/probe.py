@@ -32,8 +32,12 @@ def _fill(graph: Graph, sizes: tuple[int, int], seed: int) -> Probe:
     random = np.random.default_rng(seed)
     declared = [_shape(graph.types.get(name)) for name in graph.inputs]
     usual = list(sizes)
+    read = {tensor for node in graph.nodes for tensor in node.inputs}
+    telling = [s for name, s in zip(graph.inputs, declared, strict=True) if s is not None and name in read]
+    telling = [s for s in telling if len(s) == 2] or [s for s in telling if len(s) == 1]
     for place in (0, 1):  # of ids and masks; what has more dimensions has them in some other order
-        known = [n for s in declared if s is not None and place < len(s) < 3 and isinstance(n := s[place], int)]
+        said = [s[place] for s in telling if place < len(s)]
+        known = [n for n in said if isinstance(n, int) and (n != 1 or set(said) == {1})]  # else 1 fits any size
         usual[place] = max(known[0], 0) if known else usual[place]
     named = {
         n: usual[i] for s in declared if s is not None and len(s) < 3 for i, n in enumerate(s) if isinstance(n, str)

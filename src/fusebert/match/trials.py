@@ -164,3 +164,8 @@ class Trials:
                 shapes = SHAPE_ONLY.get(node.op, ())
                 waiting += [n for i, n in enumerate(node.inputs) if i not in shapes or n not in self._raised.dims]
         return [self._graph.nodes[at] for at in sorted(places)]
+
+
+def inputs_that_matter(raised: Lifted) -> frozenset[str]:
+    """The inputs whose numbers, not only whose shapes, some output depends on."""
+    return Trials(raised).inputs_of(set(raised.graph.outputs))

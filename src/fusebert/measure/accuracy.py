@@ -19,13 +19,14 @@ from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import write
 from fusebert.measure.difference import Difference, difference
+from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.predictions import Form, answer, batches, find_form, longest, tokenizer_folder
-from fusebert.measure.runners import Runner, Told, open_runner
+from fusebert.measure.runners import Runner, open_runner, open_told
 from fusebert.measure.tasks import Task, find_task
 from fusebert.ops.graph import Array
 from fusebert.progress import progress
 from fusebert.report import Report, Table
-from fusebert.source import Artifact, Source, open
+from fusebert.source import Artifact, GraphSource, Source, open
 from fusebert.values.precision import PRECISIONS
 from fusebert.values.precision import precision as named_precision
 
@@ -97,6 +98,7 @@ def accuracy(
     with progress("scoring", len(chosen.texts) * engines.most, show_progress) as advance:
         for source, runner in engines:
             with closing(runner):
+                engines.notes += [note for note in runner.notes if note not in engines.notes]
                 exam.take(source, runner, advance)
     if not exam.results:
         raise FusebertError(" ".join(["nothing could be run.", *engines.notes]))
@@ -121,10 +123,12 @@ class _Engines:
         self.notes: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[Source, Runner]]:
+        unknown: list[UnknownInputError] = []
+        count = sum(isinstance(source, GraphSource) for source in self._sources)
         for source in self._sources:
             precisions = self._precisions
             try:
-                runner = open_runner(source, None, self._wanted.threads, told=self._wanted.inputs)
+                runner = open_told(source, self._wanted.inputs, unknown, count, threads=self._wanted.threads)
             except FusebertError as error:
                 if not isinstance(error.__cause__, ImportError):
                     raise

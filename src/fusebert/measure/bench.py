@@ -21,12 +21,12 @@ import numpy as np
 from fusebert.engine.native import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import write
-from fusebert.measure.inputs import UnknownInputError
-from fusebert.measure.runners import OnnxRuntime, Runner, Told, open_runner
+from fusebert.measure.inputs import Told, UnknownInputError
+from fusebert.measure.runners import OnnxRuntime, Runner, open_runner, open_told
 from fusebert.measure.samples import Sample, Source, pad_to_lengths
 from fusebert.measure.timing import PERCENTILES, Timing, interleave
 from fusebert.report import Report, Table
-from fusebert.source import Artifact, Checkpoint, TensorFlowSource, open
+from fusebert.source import Artifact, Checkpoint, GraphSource, TensorFlowSource, open
 
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100
@@ -165,19 +165,14 @@ def _checked(settings: Settings) -> Settings:
 
 def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Runner]:
     """Each model by its own framework, then traced, then in each precision (traced with our encoder, and by itself)."""
-    unknown = []
-    for model in settings.models:
-        source = open(model)
-        try:
-            yield open_runner(source, None, threads, settings.level, told=settings.inputs)
-        except UnknownInputError as error:  # meant for another model
-            unknown.append(error)
-            if len(unknown) == len(settings.models):
-                raise
-            yield open_runner(source, None, threads, settings.level)
+    unknown: list[UnknownInputError] = []
+    sources = [open(model) for model in settings.models]
+    count = sum(isinstance(source, GraphSource) for source in sources)
+    for source in sources:
+        yield open_told(source, settings.inputs, unknown, count, threads=threads, level=settings.level)
         if isinstance(source, Artifact):
             if settings.precisions:
-                notes.append(f"{model} is an artifact, which has its own precision.")
+                notes.append(f"{source.path} is an artifact, which has its own precision.")
             continue
         traced = settings.traced and isinstance(source, Checkpoint)
         if traced:

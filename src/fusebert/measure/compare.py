@@ -20,15 +20,15 @@ from fusebert.formats import write
 from fusebert.formats.onnx.tensor import encode
 from fusebert.measure.comparison import Comparison, short
 from fusebert.measure.difference import Difference, Tolerance
-from fusebert.measure.inputs import UnknownInputError
+from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.pairing import Judge, Questions, Sizes
 from fusebert.measure.predictions import tokenizer_folder
-from fusebert.measure.runners import Fusebert, Runner, Told, open_runner
+from fusebert.measure.runners import Fusebert, Runner, open_told
 from fusebert.measure.tasks import Task, find_task
 from fusebert.measure.texts import Texts
 from fusebert.ops.graph import Array
 from fusebert.progress import progress
-from fusebert.source import Source
+from fusebert.source import GraphSource, Source
 from fusebert.values.precision import PRECISIONS
 
 Opened = Model | Runner | Source
@@ -80,7 +80,8 @@ def compare(baseline: Compared, other: Compared, show_progress: bool = False, **
     differ are judged by their graphs as they are written, and the notes tell both distances.
     batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
     rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
-    inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found.
+    inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found. And numbers
+    by name, for inputs that are neither.
     task, data, tokenizer: texts as `accuracy` takes them; `samples` of them (or all), cut to `sequence_length` tokens.
     output_dir: a folder for what went into and came out of the baseline, as ONNX tools keep it."""
     wanted = Settings(**settings)
@@ -112,21 +113,16 @@ def _open(models: Sequence[Opened], wanted: Settings) -> list[AbstractContextMan
     """Both as runners, which are closed afterwards where they are opened here. The baseline's graph is run as it
     stands, without ONNX Runtime's own optimisation."""
     opened: list[AbstractContextManager[Runner]] = []
-    unknown = []
+    unknown: list[UnknownInputError] = []
+    count = sum(isinstance(model, GraphSource) for model in models[: 1 if wanted.precision else 2])
     for model, precision, level in zip(models, (None, wanted.precision), (0, 99), strict=True):
         if isinstance(model, Model):
             opened.append(nullcontext(Fusebert(model)))
         elif isinstance(model, Source):
-            try:
-                runner = open_runner(model, precision, wanted.threads, level, told=wanted.inputs, stand_in=True)
-            except UnknownInputError as error:
-                unknown.append(error)
-                runner = open_runner(model, precision, wanted.threads, level, stand_in=True)
-            opened.append(closing(runner))
+            how = {"precision": precision, "threads": wanted.threads, "level": level, "stand_in": True}
+            opened.append(closing(open_told(model, wanted.inputs, unknown, count, **how)))
         else:
             opened.append(nullcontext(model))
-    if len(unknown) == 2:
-        raise unknown[0]
     return opened
 
 

@@ -1,30 +1,39 @@
-"""Roles: which input of a graph is the ids, which the mask, which the token types, and what may be put into them.
+"""Inputs: what each input of a model is fed with. The inputs that a framework declares and the graph in; for every one
+its role, or the number it is filled with, out.
 
-The finder knows by what the graph does with them; where it finds no encoder, such as in a graph that is fused already,
-the tables that inputs are looked up in, names and types tell. Whoever knows better names them."""
+The graph says what an input is for; a name only where the graph does not. Whoever knows better names them. Where name
+and graph contradict each other, that is said: whoever feeds such a model by name gets wrong answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow.bert_op import OPS, precision_of
-from fusebert.match import Finding, FoundEncoder, computed, read_embeddings
-from fusebert.ops.graph import Graph
+from fusebert.measure.meanings import Limits, Meanings, read_meanings
+from fusebert.ops.graph import Array
 from fusebert.source import GraphSource
 
 ROLES = ("ids", "mask", "types")
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
-_MOST_KINDS = 16  # token types; a larger table is another vocabulary
-_WORDS = (("mask", "mask"), ("segment", "types"), ("type", "types"), ("ids", "ids"), ("token", "ids"), ("word", "ids"))
+_NAMED = {"ids": "the token ids", "mask": "the mask", "types": "the token types", "positions": "the positions"}
+_WORDS = {  # the first that a name holds
+    "label": "", "position": "positions", "mask(?!ed|ing)": "mask", "segment|type": "types", "ids|token|word": "ids",
+}  # fmt: skip
+
+Told = Mapping[str, str | float | None]
 
 
 class UnknownInputError(FusebertError):
-    """The user named an input that the model does not have."""
+    """The user named an input that the model does not have; `key` is its entry in what was told."""
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 @dataclass(frozen=True)
@@ -39,172 +48,157 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Roles:
-    """The inputs by role, in the order of the model; `more` are those of a second encoder, which get the same. And what
-    is known of what they take: ids below `vocabulary`, types below `kinds`, at most `longest` tokens, sizes of batch
-    and length (0 and 1) that are `settled`, the id that hides its position or is not counted as one (`padding_id`); and
-    the precision that the graph computes in."""
+class Roles(Limits):
+    """Every input in the order of the model, with its role (ids, mask, types, positions) or the number it is filled
+    with; and what there is to say about them."""
 
-    inputs: Mapping[str, Input]
-    more: tuple[tuple[str, Input], ...] = ()
-    vocabulary: int | None = None
-    kinds: int | None = None
-    longest: int | None = None
-    settled: Mapping[int, int] = field(default_factory=dict)
-    hiding_id: int | None = None
-    padding_id: int | None = None
-    precision: str = "fp32"
+    fed: tuple[tuple[Input, str | float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """The inputs by role; those of the first encoder."""
+        return {role: given for given, role in reversed(self.fed) if role in ROLES and isinstance(role, str)}
+
+    @property
+    def more(self) -> tuple[Input, ...]:
+        """The inputs of a second encoder, which get the same."""
+        first = self.inputs.values()
+        return tuple(given for given, role in self.fed if role in ROLES and given not in first)
 
 
-def find_roles(inputs: Sequence[Input], source: GraphSource, told: Mapping[str, str | None] | None = None) -> Roles:
-    """The roles of a model's inputs. `told` are names by role that the user gave. A file that can be run, but not read,
-    is judged by names and types alone."""
-    by_tensor = {given.tensor or given.name: given for given in inputs}
-    known = _understood(source, by_tensor.keys())
-    found = {role: by_tensor[tensor] for role, tensor in known.tensors.items() if tensor in by_tensor}
-    chosen = _told(inputs, told or {})
-    chosen |= {role: given for role, given in found.items() if role not in chosen and given not in chosen.values()}
-    _by_name(inputs, chosen)
-    spare = [given for given in inputs if given not in chosen.values()]
-    more = tuple((role, given) for given in spare if (role := _role_by_name(given)) and len(chosen) > 1)
-    if len(more) < len(spare) or "ids" not in chosen:
-        raise FusebertError(
-            f"its inputs are {', '.join(f'{given.name} ({given.dtype})' for given in inputs)}; which of them are ids, "
-            f"mask and token types is not clear. Say so with {', '.join(OPTIONS.values())}; others cannot be filled"
+def find_roles(inputs: Sequence[Input], source: GraphSource, told: Told | None = None) -> Roles:
+    """The roles of a model's inputs. `told` are names by role that the user gave, and numbers by name."""
+    tensors = {given.tensor or given.name: given for given in inputs}
+    known = read_meanings(source, tensors.keys())
+    chosen, filled = _told(inputs, told or {})
+    notes = _against_names(source, tensors, known, chosen)
+    found = [{role: tensors[t] for role, t in one.items() if t in tensors} for one in known.encoders]
+    taken = {given.name: role for role, given in chosen.items()} | filled
+    for number, one in enumerate(found):
+        for role, given in one.items():
+            if given.name not in taken and (number or role not in chosen):
+                taken[given.name] = role
+    idle = [given for given in inputs if given.name not in taken and (given.tensor or given.name) in known.idle]
+    taken |= {given.name: 0.0 for given in idle}
+    _by_name([given for given in inputs if given.name not in taken], taken, guess=not known.encoders)
+    _require(inputs, taken)
+    notes += [f"No answer depends on input {given.name}; it gets zeros." for given in idle]
+    notes += [f"Input {name} gets 0, 1, 2 and so on." for name, role in taken.items() if role == "positions"]
+    ids = next(given for given in inputs if taken[given.name] == "ids")
+    settled = {place: size for place, size in enumerate((ids.shape or ())[:2]) if size is not None}
+    limits = {**vars(known.limits), "settled": {**known.limits.settled, **settled}}
+    return Roles(**limits, fed=tuple((given, taken[given.name]) for given in inputs), notes=tuple(notes))
+
+
+def roles(source: GraphSource) -> dict[str, str]:
+    """What the graph uses its inputs for, by name; "nothing" where no answer depends on one."""
+    tensors = _served(source)
+    known = read_meanings(source, tensors.keys())
+    used = {tensors[t].name: role for one in known.encoders for role, t in one.items() if t in tensors}
+    return {one.name: "nothing" if tensor in known.idle else used.get(one.name, "?") for tensor, one in tensors.items()}
+
+
+def contradictions(source: GraphSource) -> tuple[str, ...]:
+    """What is to be said of a model whose inputs are called what they are not."""
+    tensors = _served(source)
+    return tuple(_against_names(source, tensors, read_meanings(source, tensors.keys()), {}))
+
+
+def _served(source: GraphSource) -> dict[str, Input]:
+    """The inputs that whoever calls a model gives, by tensor."""
+    served = source.graph.facts.get("served")
+    names = served[0] if served else {tensor: tensor for tensor in source.graph.inputs}
+    return {tensor: Input(name, "", tensor=tensor) for name, tensor in names.items()}
+
+
+def _against_names(
+    source: GraphSource, tensors: Mapping[str, Input], known: Meanings, chosen: Mapping[str, Input]
+) -> list[str]:
+    """Sentences on inputs that the graph uses for something else than their names, or the user, say."""
+    meant = {tensors[t].name: role for one in known.encoders for role, t in one.items() if t in tensors}
+    wrong = {name: role for name, role in meant.items() if role_by_name(name) not in (None, "", role)}
+    notes = []
+    if wrong:
+        uses = " and ".join(f"{name} as {_NAMED[role]}" for name, role in wrong.items())
+        notes.append(
+            f"{source.path} uses its input {uses}, against the name: whoever feeds it by name gets wrong answers. "
+            "Here inputs are fed by what they are used for."
         )
-    ordered = {role: given for given in inputs for role, one in chosen.items() if one is given}
-    settled = {place: size for place, size in enumerate((chosen["ids"].shape or ())[:2]) if size is not None}
-    return replace(known.roles, inputs=ordered, more=more, settled={**known.roles.settled, **settled})
+    for role, given in chosen.items():
+        if meant.get(given.name, role) != role:
+            used = _NAMED[meant[given.name]]
+            notes.append(f"Input {given.name} was fed with {_NAMED[role]}, as told; the graph uses it as {used}.")
+    return notes
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Tensors by role, and the rest of what a graph tells."""
-
-    tensors: Mapping[str, str] = field(default_factory=dict)
-    roles: Roles = field(default_factory=lambda: Roles({}))
-
-
-def _understood(source: GraphSource, given: Set[str]) -> _Known:
-    """What the finder knows of the tensors that are fed; of a result, what it knows of the model it was made from."""
-    origin = source.made_from or source
-    try:
-        finding = origin.finding
-    except FusebertError:
-        known = _Known()
-        with suppress(FusebertError):  # of a file that nobody can read
-            known = _Known(roles=Roles({}, precision=_precision(source.graph, False)))
-        return known
-    known = _by_encoder(finding, given) or _by_tables(finding, given)
-    settled = {place: size for place, size in finding.raised.fixed_sizes.items() if place < 2}
-    quantized = bool(finding.raised.quantized) and source is origin
-    return replace(known, roles=replace(known.roles, settled=settled, precision=_precision(source.graph, quantized)))
-
-
-def _by_encoder(finding: Finding, given: Set[str]) -> _Known | None:
-    """What the finder knows of the embeddings and the mask, if one encoder reads these inputs."""
-    known = [one for found in finding.encoders if (one := _of_encoder(finding, found))]
-    if len(finding.encoders) > 1:  # perhaps those of several signatures
-        known = [one for one in known if given >= set(one.tensors.values())]
-    return known[0] if len(known) == 1 else None
-
-
-def _of_encoder(finding: Finding, found: FoundEncoder) -> _Known | None:
-    try:
-        embeddings, tensors = read_embeddings(finding.raised, found)
-    except FusebertError:
-        return None
-    if found.mask.kind in ("rows", "lengths"):
-        tensors["mask"] = found.mask.tensor
-    roles = Roles(
-        {},
-        vocabulary=len(embeddings.word),
-        kinds=None if embeddings.kind is None else len(embeddings.kind),
-        longest=embeddings.longest,
-        hiding_id=found.mask.hidden_id,
-        padding_id=embeddings.padding_id,
-    )
-    return _Known(tensors, roles)
-
-
-def _by_tables(finding: Finding, given: Set[str]) -> _Known:
-    """The inputs that rows of tables are looked up by: ids in the largest, types in another."""
-    graph, probe = finding.raised.graph, finding.raised.probes[0]
-    sizes: dict[str, int] = {}
-    positions = []
-    for node in graph.nodes:
-        if node.op != "embed" or node.inputs[0] not in graph.weights:
-            continue
-        rows = graph.weights[node.inputs[0]].shape[0]
-        try:
-            index = computed(graph, node.inputs[1], probe)
-        except FusebertError:
-            continue
-        if node.inputs[1] not in finding.raised.content and index.size and np.ptp(index):
-            positions.append(rows)
-        for name in given:
-            if name in probe and np.array_equal(index, probe[name]):
-                sizes[name] = min(rows, sizes.get(name, rows))
-    largest = sorted(sizes, key=lambda name: -sizes[name])
-    if not largest or len(largest) > 2 or (len(largest) > 1 and sizes[largest[1]] > _MOST_KINDS):
-        return _Known(
-            roles=Roles({}, vocabulary=min(sizes.values(), default=None), longest=min(positions, default=None))
-        )
-    tensors = dict(zip(("ids", "types"), largest, strict=False))
-    kinds = sizes[largest[1]] if len(largest) > 1 else None
-    roles = Roles({}, vocabulary=sizes[largest[0]], kinds=kinds, longest=min(positions, default=None))
-    return _Known(tensors, roles)
-
-
-def _precision(graph: Graph, quantized: bool) -> str:
-    """What a graph computes in: as its fused nodes say, unless it is rounded to halves around them; else by its
-    weights."""
-    halves = any(weight.dtype in ("float16", "bfloat16") for weight in graph.weights.values())
-    nodes = [*graph.nodes, *(node for function in graph.functions.values() for node in function.nodes)]
-    for node in nodes:
-        if node.op.startswith("fusebert."):
-            said = str(node.attributes.get("precision", "fp32"))
-            return "bf16" if said == "fp32" and halves else said
-        if node.op in OPS:
-            return precision_of(node.attributes)
-    if quantized or any(node.op in _ROUNDING for node in nodes):
-        return "int8"
-    return "bf16" if halves else "fp32"
-
-
-_ROUNDING = {
-    "MatMulInteger", "QLinearMatMul", "DynamicQuantizeLinear",
-    "com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul", "com.microsoft.MatMulIntegerToFloat",
-    "com.microsoft.QAttention", "com.microsoft.QGemm",
-}  # fmt: skip
-
-
-def _told(inputs: Sequence[Input], told: Mapping[str, str | None]) -> dict[str, Input]:
+def _told(inputs: Sequence[Input], told: Told) -> tuple[dict[str, Input], dict[str, str | float]]:
+    """What the user said: inputs by role, and numbers by name."""
     chosen: dict[str, Input] = {}
-    for role, name in told.items():
-        if name is None:
+    filled: dict[str, str | float] = {}
+    for key, said in told.items():
+        if said is None:
             continue
+        name = said if isinstance(said, str) else key
         match = next((given for given in inputs if name in (given.name, given.tensor)), None)
         if match is None:
-            raise UnknownInputError(f"it has no input {name!r}; there are {', '.join(given.name for given in inputs)}")
-        if match in chosen.values():
+            there = ", ".join(given.name for given in inputs)
+            raise UnknownInputError(f"it has no input {name!r}; there are {there}", key)
+        if match in chosen.values() or match.name in filled:
             raise FusebertError(f"input {name!r} cannot be two things at once")
-        chosen[role] = match
-    return chosen
+        if isinstance(said, str):
+            chosen[key] = match
+        else:
+            filled[match.name] = float(said)
+    return chosen, filled
 
 
-def _by_name(inputs: Sequence[Input], chosen: dict[str, Input]) -> None:
-    """Gives roles to the inputs that have none: by name; a mask may be told by its type; one that is left may be told
-    by what is missing."""
-    for given in (given for given in inputs if given not in chosen.values()):
-        role = _role_by_name(given) or (None if given.dtype.startswith("int") else "mask")
-        if role is not None and role not in chosen:
-            chosen[role] = given
-    spare = [given for given in inputs if given not in chosen.values()]
-    missing = [role for role in ROLES if role not in chosen]
-    if len(spare) == 1 and (len(missing) == 1 or "ids" in missing) and _role_by_name(spare[0]) is None:
-        chosen[missing[0]] = spare[0]
+def _by_name(spare: list[Input], taken: dict[str, str | float], guess: bool) -> None:
+    """Gives roles to inputs that have none: by name; a mask may be told by its type; where the graph tells nothing, one
+    that is left by what is missing."""
+    for given in spare:
+        role = role_by_name(given.name)
+        if role is None:
+            role = None if given.dtype.startswith("int") else "mask"
+        if role and role not in taken.values():
+            taken[given.name] = role
+    spare = [given for given in spare if given.name not in taken]
+    missing = [role for role in ROLES if role not in taken.values()]
+    if guess and len(spare) == 1 and (len(missing) == 1 or "ids" in missing) and role_by_name(spare[0].name) is None:
+        taken[spare[0].name] = missing[0]
 
 
-def _role_by_name(given: Input) -> str | None:
-    return next((role for word, role in _WORDS if word in given.name.lower()), None)
+def _require(inputs: Sequence[Input], taken: Mapping[str, str | float]) -> None:
+    declared = ", ".join(f"{given.name} ({given.dtype})" for given in inputs)
+    if "ids" not in taken.values() and len(taken) == len(inputs):
+        raise FusebertError(f"its inputs are {declared}, and none of them are token ids; say which: {OPTIONS['ids']}")
+    strange = [given.name for given in inputs if given.name not in taken]
+    if strange:
+        raise FusebertError(
+            f"its inputs are {declared}; what {' and '.join(strange)} should get is not clear, and answers depend on "
+            f"it. Say which are ids, mask and token types with {', '.join(OPTIONS.values())}, or give a number: --fill "
+            f"{strange[0]}=0"
+        )
+
+
+def role_by_name(name: str) -> str | None:
+    """What a name says its input is; "" if none of the roles, None if it says nothing."""
+    return next((role for words, role in _WORDS.items() if re.search(words, name.lower())), None)
+
+
+def fill(declared: Input, what: Any, shape: tuple[int, ...]) -> Array:
+    """An input that has nothing to do with texts: "positions", or a number everywhere; of the declared shape, with the
+    sizes of the batch where those are free."""
+    free = shape if declared.shape is None else declared.shape
+    sizes = [shape[min(place, 1)] if n is None else n for place, n in enumerate(free)]
+    if declared.dtype == "string":
+        return np.full(sizes, "", object)
+    if what == "positions":
+        what = np.arange(sizes[-1] if len(sizes) > 1 else shape[1])
+        sizes = sizes if len(sizes) > 1 else [shape[1]]
+    return np.ascontiguousarray(np.broadcast_to(what, sizes), declared.dtype)
+
+
+def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
+    """A shape as a framework gives it, with None for what is free."""
+    return None if shape is None else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)

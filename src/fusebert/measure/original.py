@@ -10,6 +10,7 @@ import numpy as np
 from fusebert.engine.model import Model
 from fusebert.match import Assembled, translate
 from fusebert.measure.difference import Difference, difference
+from fusebert.measure.inputs import Input, fill, sizes_of
 from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
 
@@ -25,6 +26,10 @@ def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list
     pairs: dict[str, tuple[list[Array], list[Array]]] = {}
     for given in _small_inputs(original, model, assembled):
         feeds = {names[role]: given[role].astype(original.types[names[role]].dtype or "int64") for role in names}
+        if assembled.positions in original.inputs:
+            declared = original.types[assembled.positions]
+            place = Input(assembled.positions, declared.dtype or "int64", sizes_of(declared.shape))
+            feeds[assembled.positions] = fill(place, "positions", given["ids"].shape)
         answers = evaluate(original, feeds)
         visible = given["mask"].astype(bool) if "mask" in names else np.ones(given["ids"].shape, bool)
         got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not places)

@@ -21,6 +21,7 @@ from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match import FoundEncoder
 from fusebert.measure.difference import table
+from fusebert.measure.inputs import contradictions
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
 from fusebert.report import Report, Table
@@ -56,7 +57,7 @@ def make_fused(request: Request) -> Report:
             verdict = "same answers within tolerance" if tables else "not compared"
             if request.verbose:
                 tables = (_places(rewritten), _nodes(source, made), *tables)
-        notes = tuple(dict.fromkeys((*rewritten.notes, *notes)))
+        notes = tuple(dict.fromkeys((*rewritten.notes, *contradictions(source), *notes)))
         facts = {"bytes_after": _bytes(file), "verdict": verdict}
         report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
         write.put(files(file, out), replaces)
@@ -72,7 +73,7 @@ def plan_fused(request: Request) -> Report:
     padding = getattr(target, "padding", "compute")
     rewritten = Rewritten(source.finding, cuts, tuple(choose_padding(place.found, padding) for place in cuts))
     tables = (_places(rewritten),) if request.verbose else ()
-    notes = source.graph.facts.get("repairs", ())
+    notes = *source.graph.facts.get("repairs", ()), *contradictions(source)
     return _report(f"{source.path} (nothing was written)", request, rewritten, {}, tables, notes)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match import Finding, FoundEncoder, find_elsewhere
+from fusebert.measure.inputs import contradictions, roles
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
 from fusebert.source import Artifact, Checkpoint, GraphSource, open
@@ -73,7 +74,8 @@ def _graph(source: GraphSource, with_nodes: bool, everywhere: bool) -> Report:
         "weights": len(graph.weights),
         "parameters": sum(math.prod(weight.shape) for weight in graph.weights.values()),
     }
-    tables = [_encoders("encoders", finding.encoders), _fused(finding), _misses(finding), _rest(finding)]
+    used = Table("roles", ("input", "used_as"), tuple(roles(source).items()))
+    tables = [_encoders("encoders", finding.encoders), used, _fused(finding), _misses(finding), _rest(finding)]
     if everywhere:
         elsewhere = find_elsewhere(graph, finding)
         copies = [
@@ -90,7 +92,7 @@ def _graph(source: GraphSource, with_nodes: bool, everywhere: bool) -> Report:
             )
         )
         tables.append(Table("raised", ("word", "node", "function", "makes"), words))
-    notes = []
+    notes = list(contradictions(source))
     if finding.raised.quantized:
         notes.append("The graph computes with 8-bit numbers; its weights are read as the floats they stand for.")
     if finding.raised.fixed_sizes:

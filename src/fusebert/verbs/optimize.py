@@ -37,7 +37,7 @@ def optimize(
     default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
     dry_run: only tells what would be made. verbose: tells more of what was found and made.
 
-    Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have.
+    Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`.
     Of standalone: head, as in `load`. Of all but stock-onnxruntime: ranges of inputs, or the path of a file with them,
     as `calibrate` writes it: int8 becomes static. Of the fused targets: padding, what becomes of hidden positions:
     "auto", "skip", "first" or "compute". Of ONNX Runtime's targets: int32, int64 ids and masks become int32; float16,
@@ -47,8 +47,9 @@ def optimize(
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
     source, out = open(path), Path(out)
     expected = {name: size for name, size in (options.pop("expected", None) or {}).items() if size}
+    inputs = options.pop("inputs", None)
     chosen = make_target(target or default_target(source, out), {"precision": precision, **options})
-    request = Request(source, out, chosen, expected, verify, overwrite, verbose, show_progress)
+    request = Request(source, out, chosen, expected, verify, overwrite, verbose, show_progress, inputs)
     if isinstance(chosen, Standalone):
         if out.suffix in _FILES:
             raise FusebertError(f"{out} names a file, but a stand-alone model is a folder; choose another name")

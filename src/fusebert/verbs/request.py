@@ -9,6 +9,7 @@ from pathlib import Path
 from fusebert.errors import DifferentError
 from fusebert.measure.compare import compare
 from fusebert.measure.comparison import Comparison
+from fusebert.measure.inputs import Told
 from fusebert.measure.tasks import built_in_texts
 from fusebert.source import Source
 from fusebert.values.target import Target
@@ -22,7 +23,8 @@ _BEYOND_RANGES = (
 @dataclass(frozen=True)
 class Request:
     """`expected` are sizes (heads, hidden) that every encoder must have. `verify`: compare before anything is put in
-    place. `overwrite`: replace a model of the same kind. `verbose`: tell more of what was found."""
+    place. `overwrite`: replace a model of the same kind. `verbose`: tell more of what was found. `inputs`: as in
+    `compare`."""
 
     source: Source
     out: Path
@@ -32,6 +34,7 @@ class Request:
     overwrite: bool = False
     verbose: bool = False
     show_progress: bool = False
+    inputs: Told | None = None
 
     @property
     def static(self) -> bool:
@@ -43,7 +46,7 @@ class Request:
         is there. Raises DifferentError if they differ by more than the precision's tolerance."""
         folder = self.source.tokenizer_folder if self.static else None
         texts = {} if folder is None else {"task": built_in_texts(), "tokenizer": folder, "batch_size": 4}
-        found = compare(baseline, made, self.show_progress, threads=self.target.threads, **texts)  # type: ignore[arg-type]
+        found = compare(baseline, made, self.show_progress, threads=self.target.threads, inputs=self.inputs, **texts)  # type: ignore[arg-type]
         if not found.same:
             worst = max(found, key=lambda d: d.worst_error)
             raise DifferentError(

@@ -14,9 +14,10 @@ from fusebert.engine.quantize import convert
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.formats import artifact, write
 from fusebert.measure.difference import Difference, table, within
+from fusebert.measure.inputs import contradictions
 from fusebert.measure.original import compare_with_graph
 from fusebert.report import Report, Table
-from fusebert.source import Artifact, GraphSource
+from fusebert.source import Artifact, GraphSource, Source
 from fusebert.values.blocks import Attention
 from fusebert.values.network import Network
 from fusebert.values.target import Standalone
@@ -53,7 +54,7 @@ def make_standalone(request: Request) -> Report:
         notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
     written = convert(model.network, model.plan)
     model.save(out, request.overwrite, lambda folder: _check_written(folder, written, out))
-    notes += [f"Left out: {what}." for what in model.left_out]
+    notes += [*_said(source), *(f"Left out: {what}." for what in model.left_out)]
     verdict = "same answers within tolerance" if tables else "not compared"
     facts = {**_facts(model), "bytes_after": written.bytes, "verdict": verdict}
     more = network_tables(written, model.plan) if request.verbose else ()
@@ -63,10 +64,16 @@ def make_standalone(request: Request) -> Report:
 def plan_standalone(request: Request) -> Report:
     """What would be written, without writing anything."""
     model = _packed(request, _network(request))
-    notes = [f"An artifact would be written to {request.out}.", *(f"Left out: {what}." for what in model.left_out)]
+    notes = [f"An artifact would be written to {request.out}.", *_said(request.source)]
+    notes += [f"Left out: {what}." for what in model.left_out]
     more = network_tables(model.network, model.plan) if request.verbose else ()
     title = f"{request.source.path} (nothing was written)"
     return Report(title, {"for": "standalone", **_facts(model)}, more, tuple(notes))
+
+
+def _said(source: Source) -> tuple[str, ...]:
+    """What is to be said of a graph's inputs."""
+    return contradictions(source) if isinstance(source, GraphSource) else ()
 
 
 def _target(request: Request) -> Standalone:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from fusebert.engine.load import load
+from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.measure.runners.fusebert import Fusebert
 from fusebert.measure.runners.onnxruntime import OnnxRuntime
-from fusebert.measure.runners.runner import Runner, Told
+from fusebert.measure.runners.runner import Runner
 from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.runners.torch import Torch
 from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
 
-__all__ = ["Fusebert", "OnnxRuntime", "Runner", "Told", "open_runner"]
+__all__ = ["Fusebert", "OnnxRuntime", "Runner", "open_runner", "open_told"]
 
 
 def open_runner(
@@ -51,3 +53,19 @@ def open_runner(
     if stand_in and find_spec("tensorflow") is None:
         return Evaluator(source, told)
     return TensorFlow(source, threads, told)
+
+
+def open_told(
+    source: Source, told: Told | None, unknown: list[UnknownInputError], models: int, **options: Any
+) -> Runner:
+    """A runner, told of its inputs what belongs to its model: of several models, each is told all. Raises the error of
+    an entry that belongs to none of them; `unknown` collects those of models before."""
+    told = dict(told or {})
+    while True:
+        try:
+            return open_runner(source, told=told, **options)
+        except UnknownInputError as error:
+            unknown.append(error)
+            if [one.key for one in unknown].count(error.key) == models:
+                raise
+            del told[error.key]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fusebert.errors import UnsupportedError
 from fusebert.match import translate
-from fusebert.measure.inputs import Input
+from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.bert_node import bert_node
-from fusebert.measure.runners.runner import Feeds, Runner, Told, roles_of, sizes_of
+from fusebert.measure.runners.runner import Feeds, Runner, roles_of
 from fusebert.ops.graph import Array, Graph, Node, TensorType
 from fusebert.ops.primitives import Meaning
 from fusebert.ops.vocabulary import evaluate
@@ -22,7 +22,7 @@ class Evaluator(Runner):
     """A SavedModel's default signature or a frozen graph, by fusebert itself."""
 
     framework = "fusebert's own evaluator"
-    notes = (_INSTEAD,)
+    remarks = (_INSTEAD,)
     slow = True
 
     def __init__(self, source: TensorFlowSource, told: Told | None = None) -> None:

@@ -23,7 +23,7 @@ class Fusebert(Runner):
         self.name = f"{name} by fusebert {model.plan.precision}"
         self.outputs = _outputs_of(model)
         self.roles = Roles(
-            {role: Input(given, "int64", (None, None)) for role, given in names.items()},
+            fed=tuple((Input(given, "int64", (None, None)), role) for role, given in names.items()),
             vocabulary=len(embeddings.word),
             kinds=None if embeddings.kind is None else len(embeddings.kind),
             longest=embeddings.longest,

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 from fusebert.errors import FusebertError
 from fusebert.formats.onnx.edit import write_repaired
-from fusebert.measure.inputs import Input
-from fusebert.measure.runners.runner import Feeds, Runner, Told, first_line, import_framework, roles_of, sizes_of, words
+from fusebert.measure.inputs import Input, Told, sizes_of
+from fusebert.measure.runners.runner import Feeds, Runner, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import OnnxFile
 
@@ -37,8 +37,8 @@ class OnnxRuntime(Runner):
         if threads is not None:
             options.intra_op_num_threads = threads
         graph = _graph_if_readable(source)
-        self.notes = () if graph is None else graph.facts.get("repairs", ())
-        with _repaired(source) if self.notes else nullcontext(path) as file:
+        self.remarks = () if graph is None else graph.facts.get("repairs", ())
+        with _repaired(source) if self.remarks else nullcontext(path) as file:
             if graph is not None and any(word.startswith("fusebert.") for word in words(graph)):
                 from fusebert.onnxruntime import session
 

@@ -9,25 +9,28 @@ from typing import Any, Protocol
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.measure.inputs import Input, Roles, find_roles
+from fusebert.measure.inputs import Input, Roles, Told, UnknownInputError, fill, find_roles
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import GraphSource
 
-Told = Mapping[str, str | None]
 Feeds = Mapping[str, Any]
 
 
 class Runner(Protocol):
     """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
-    its inputs, and what they take; `framework` runs it, for a `slow` one not to be asked much; `notes` are what else
-    there is to tell."""
+    its inputs, and what they take; `framework` runs it, for a `slow` one not to be asked much."""
 
     name: str
     framework: str
     roles: Roles
     outputs: tuple[str, ...]
-    notes: tuple[str, ...] = ()
     slow: bool = False
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else there is to tell: of itself, and of its inputs."""
+        return *self.remarks, *self.roles.notes
 
     @property
     def inputs(self) -> Mapping[str, Input]:
@@ -37,7 +40,10 @@ class Runner(Protocol):
     def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
         """The arrays that it is fed, in its own order, by its own names and types."""
         given = {"ids": ids, "mask": mask, "types": types}
-        return {one.name: _as_declared(given[role], one) for role, one in (*self.inputs.items(), *self.roles.more)}
+        return {
+            one.name: _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
+            for one, role in self.roles.fed
+        }
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
         """The inputs as `answer` takes them."""
@@ -82,6 +88,8 @@ def roles_of(source: GraphSource, inputs: Sequence[Input], told: Told | None) ->
     """What the inputs of a model are, by its graph and by the names that the user gave."""
     try:
         return find_roles(inputs, source, told)
+    except UnknownInputError as error:
+        raise UnknownInputError(f"{source.path}: {error}", error.key) from None
     except FusebertError as error:
         raise type(error)(f"{source.path}: {error}") from None
 
@@ -90,11 +98,6 @@ def words(graph: Graph) -> set[str]:
     """Every operation that occurs in a graph or its functions."""
     functions = (function.nodes for function in graph.functions.values())
     return {node.op for nodes in (graph.nodes, *functions) for node in nodes}
-
-
-def sizes_of(shape: Any) -> tuple[int | None, ...] | None:
-    """A shape as a framework gives it, with None for what is free."""
-    return None if shape is None else tuple(n if isinstance(n, int) and n >= 0 else None for n in shape)
 
 
 def first_line(error: BaseException) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match import TENSORFLOW_EFFECTS
-from fusebert.measure.inputs import Input
-from fusebert.measure.runners.runner import Runner, Told, first_line, import_framework, roles_of, sizes_of, words
+from fusebert.measure.inputs import Input, Told, sizes_of
+from fusebert.measure.runners.runner import Runner, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import SavedModel, TensorFlowSource
 

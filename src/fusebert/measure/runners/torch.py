@@ -102,7 +102,7 @@ def _torch_roles(model: Any) -> Roles:
     padding = config.pad_token_id if "roberta" in config.model_type or config.model_type == "camembert" else None
     longest = getattr(config, "max_position_embeddings", None)
     return Roles(
-        {role: Input(name, "int64", (None, None)) for role, name in names.items()},
+        fed=tuple((Input(name, "int64", (None, None)), role) for role, name in names.items()),
         vocabulary=config.vocab_size,
         kinds=kinds,
         longest=longest if longest is None or padding is None else longest - padding - 1,
