@@ -144,6 +144,10 @@ const char* fb_norm_name(int32_t kind) {
   static constexpr const char* names[] = {FB_NORM_LIST(FB_NAME)};
   return name_in(names, kind);
 }
+const char* fb_position_name(int32_t kind) {
+  static constexpr const char* names[] = {FB_POSITION_LIST(FB_NAME)};
+  return name_in(names, kind);
+}
 #undef FB_NAME
 
 fb_status fb_dense_create(const fb_dense_spec* spec, fb_pool* pool, fb_dense** dense, fb_error* error) {

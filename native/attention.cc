@@ -1,6 +1,7 @@
 #include "attention.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "memory.h"
 
@@ -9,55 +10,139 @@ namespace {
 
 constexpr int64_t kQueryRows = 48;  // scores of this many rows at a time
 
-void attend_head(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence, int64_t head,
-                 const float* qkv, float* context, Arena& arena) {
-  const Gemm& gemm = shape.bf16 ? kernels.bf16 : kernels.f32;
-  const int64_t query_width = shape.heads * shape.key_size, key_width = shape.key_heads * shape.key_size;
-  const int64_t stride = query_width + key_width + shape.key_heads * shape.value_size;
-  const int64_t context_width = shape.heads * shape.value_size, count = static_cast<int64_t>(sequence.keys.size());
-  const int64_t key_head = head * shape.key_heads / shape.heads;
-  const float* own = qkv + sequence.first * stride;
-  const float* queries = own + head * shape.key_size;
-  const float* keys = own + query_width + key_head * shape.key_size;
-  const float* values = own + query_width + key_width + key_head * shape.value_size;
+// One head of one sequence: its keys and values packed, then its queries, a block of rows at a time.
+class Head {
+ public:
+  Head(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence, int64_t head, const float* qkv,
+       Arena& arena)
+      : gemm_(shape.bf16 ? kernels.bf16 : kernels.f32),
+        shape_(shape),
+        sequence_(sequence),
+        arena_(arena),
+        head_(head),
+        stride_(shape.queries_and_keys() + shape.key_heads * shape.value_size),
+        count_(static_cast<int64_t>(sequence.keys.size())),
+        block_(std::min(kQueryRows, sequence.rows)),
+        padded_(round_up(count_, gemm_.vector)) {
+    const int64_t key_head = head * shape.key_heads / shape.heads;
+    const float* own = qkv + sequence.first * stride_;
+    const float* keys = own + (shape.heads + key_head) * shape.key_size;
+    queries_ = own + head * shape.key_size;
+    keys_ = arena.take<uint8_t>(packed_elements(gemm_, shape.key_size, count_) * gemm_.weight_bytes);
+    values_ = arena.take<uint8_t>(packed_elements(gemm_, count_, shape.value_size) * gemm_.weight_bytes);
+    gemm_.pack_keys(keys, stride_, sequence.keys.data(), count_, shape.key_size, keys_);
+    gemm_.pack_values(own + shape.queries_and_keys() + key_head * shape.value_size, stride_, sequence.keys.data(),
+                      count_, shape.value_size, values_);
+    if (shape.position && shape.position->kind != FB_ROTARY && !sequence.uniform) take_terms(kernels, keys);
 
-  auto* packed_keys = arena.take<uint8_t>(packed_elements(gemm, shape.key_size, count) * gemm.weight_bytes);
-  auto* packed_values = arena.take<uint8_t>(packed_elements(gemm, count, shape.value_size) * gemm.weight_bytes);
-  gemm.pack_keys(keys, stride, sequence.keys.data(), count, shape.key_size, packed_keys);
-  gemm.pack_values(values, stride, sequence.keys.data(), count, shape.value_size, packed_values);
-  const PackedWeights key_weights{packed_keys, shape.key_size, count, nullptr, nullptr};
-  const PackedWeights value_weights{packed_values, count, shape.value_size, nullptr, nullptr};
-
-  const int64_t block = std::min(kQueryRows, sequence.rows);
-  const int64_t widest = std::max(round_up(shape.key_size, gemm.group), round_up(count, gemm.group));
-  const int64_t padded = round_up(count, gemm.vector);
-  auto* scores = arena.take<float>(block * padded);
-  auto* share = arena.take<float>(block);
-  auto* prepared = arena.take<uint8_t>(block * widest * gemm.input_bytes);
-  if (sequence.uniform) std::fill_n(scores, block * padded, 0.0f);
-  for (int64_t first = 0; first < sequence.rows; first += block) {
-    const int64_t rows = std::min(block, sequence.rows - first);
-    if (!sequence.uniform) {
-      gemm.prepare(queries + first * stride, stride, rows, shape.key_size, nullptr, {0, 0}, prepared, nullptr, nullptr);
-      gemm.multiply({prepared, nullptr, nullptr}, rows, key_weights, 0, panels(gemm, count), {scores, padded});
-    }
-    const float* bias = sequence.bias && !sequence.uniform
-                            ? sequence.bias + head * shape.bias_stride[1] + first * shape.bias_stride[2]
-                            : nullptr;
-    gemm.soften(scores, padded, rows, count, shape.scale, bias, shape.bias_stride[2], shape.bias_stride[3], prepared,
-                share);
-    gemm.multiply({prepared, share, nullptr}, rows, value_weights, 0, panels(gemm, shape.value_size),
-                  {context + (sequence.first + first) * context_width + head * shape.value_size, context_width});
+    const int64_t widest = std::max(round_up(shape.key_size, gemm_.group), round_up(count_, gemm_.group));
+    scores_ = arena.take<float>(block_ * padded_);
+    share_ = arena.take<float>(block_);
+    seen_ = arena.take<int64_t>(2 * block_);
+    prepared_ = arena.take<uint8_t>(block_ * widest * gemm_.input_bytes);
+    if (sequence.uniform) std::fill_n(scores_, block_ * padded_, 0.0f);
   }
-}
+
+  void attend(float* context) const {
+    for (int64_t first = 0; first < sequence_.rows; first += block_) {
+      const Arena::Scope scope(arena_);
+      const int64_t rows = std::min(block_, sequence_.rows - first), width = shape_.heads * shape_.value_size;
+      attend_rows(first, rows, {context + (sequence_.first + first) * width + head_ * shape_.value_size, width});
+    }
+  }
+
+ private:
+  bool windowed() const { return shape_.window && !sequence_.uniform; }
+
+  void take_terms(const Kernels& kernels, const float* keys) {
+    terms_.emplace(kernels, gemm_, *shape_.position, sequence_.places, head_, shape_.key_size, arena_);
+    if (sequence_.places.contiguous) return terms_->take_keys(keys + sequence_.keys[0] * stride_, stride_);
+    float* listed = arena_.take<float>(count_ * shape_.key_size);
+    for (int64_t k = 0; k < count_; ++k)
+      std::copy_n(keys + sequence_.keys[static_cast<size_t>(k)] * stride_, shape_.key_size,
+                  listed + k * shape_.key_size);
+    terms_->take_keys(listed, shape_.key_size);
+  }
+
+  // The keys that rows see, each and all together. These begin at a whole vector, so that a sum over them is the same
+  // whatever rows are beside.
+  Keys see(int64_t first, int64_t rows) const {
+    if (!windowed()) return {0, count_};
+    const auto& places = sequence_.places;
+    auto low = places.keys.begin(), high = low;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t place = places.rows[static_cast<size_t>(first + r)];
+      low = std::lower_bound(low, places.keys.end(), place - shape_.window);
+      high = std::upper_bound(high, places.keys.end(), place + shape_.window);
+      seen_[2 * r] = low - places.keys.begin(), seen_[2 * r + 1] = high - places.keys.begin();
+    }
+    const Keys keys{seen_[0] / gemm_.vector * gemm_.vector, seen_[2 * rows - 1]};
+    for (int64_t i = 0; i < 2 * rows; ++i) seen_[i] -= keys.first;
+    return keys;
+  }
+
+  void attend_rows(int64_t first, int64_t rows, const Epilogue& context) const {
+    const Keys keys = see(first, rows);
+    if (keys.first >= keys.last) {
+      for (int64_t r = 0; r < rows; ++r) std::fill_n(context.out + r * context.out_stride, shape_.value_size, 0.0f);
+      return;
+    }
+    Scores scores{scores_ + keys.first, padded_, rows, keys.count(), shape_.scale};
+    if (windowed()) scores.seen = seen_;
+    if (!sequence_.uniform) {
+      gemm_.prepare(queries_ + first * stride_, stride_, rows, shape_.key_size, nullptr, {0, 0}, prepared_, nullptr,
+                    nullptr);
+      gemm_.multiply({prepared_, nullptr, nullptr}, rows, {keys_, shape_.key_size, count_, nullptr, nullptr},
+                     keys.first / gemm_.panel, panels(gemm_, keys.last), {scores_, padded_});
+      if (sequence_.bias) {
+        const int64_t* stride = shape_.bias_stride;
+        scores.bias = sequence_.bias + head_ * stride[1] + first * stride[2] + keys.first * stride[3];
+        scores.bias_row_stride = stride[2], scores.bias_key_stride = stride[3];
+      }
+      if (terms_) {
+        terms_->add(prepared_, first, rows, keys, scores.data, padded_);
+        terms_->bias(first, keys, scores);
+      }
+    }
+    gemm_.soften(scores, prepared_, share_);
+    weigh(rows, keys, context);
+  }
+
+  // Softened scores * values. Of some keys alone, each panel of the values has its own beginning.
+  void weigh(int64_t rows, Keys keys, const Epilogue& context) const {
+    const InputRows weights{prepared_, share_, nullptr};
+    if (keys.first == 0 && keys.last == count_) {
+      gemm_.multiply(weights, rows, {values_, count_, shape_.value_size, nullptr, nullptr}, 0,
+                     panels(gemm_, shape_.value_size), context);
+      return;
+    }
+    for (int64_t column = 0; column < shape_.value_size; column += gemm_.panel) {
+      const int64_t outputs = std::min<int64_t>(gemm_.panel, shape_.value_size - column);
+      const int64_t before = column * round_up(count_, gemm_.group) + keys.first * round_up(outputs, gemm_.vector);
+      gemm_.multiply(weights, rows, {values_ + before * gemm_.weight_bytes, keys.count(), outputs, nullptr, nullptr}, 0,
+                     1, {context.out + column, context.out_stride});
+    }
+  }
+
+  const Gemm& gemm_;
+  const AttentionShape& shape_;
+  const Sequence& sequence_;
+  Arena& arena_;
+  const int64_t head_, stride_, count_, block_, padded_;
+  const float* queries_;
+  uint8_t *keys_, *values_, *prepared_;
+  float *scores_, *share_;
+  int64_t* seen_;
+  std::optional<Terms> terms_;
+};
 
 }  // namespace
 
 void attend(const Kernels& kernels, const AttentionShape& shape, const std::vector<Sequence>& sequences,
             const float* qkv, float* context, const Pool::Turn& turn) {
   turn.run(static_cast<int64_t>(sequences.size()) * shape.heads, [&](int64_t task, Arena& arena) {
-    attend_head(kernels, shape, sequences[static_cast<size_t>(task / shape.heads)], task % shape.heads, qkv, context,
-                arena);
+    const Sequence& sequence = sequences[static_cast<size_t>(task / shape.heads)];
+    if (sequence.rows) Head(kernels, shape, sequence, task % shape.heads, qkv, arena).attend(context);
   });
 }
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "position.h"
 #include "threads.h"
 
 namespace fusebert {
@@ -12,13 +13,18 @@ struct Sequence {
   std::vector<int64_t> keys;  // the rows that may be attended to, counted from `first`
   bool uniform;               // no row is visible: attend to all of them equally
   const float* bias;          // of this sequence, or null
+  Places places;              // empty where no block asks for them
 };
 
 struct AttentionShape {
   int64_t heads, key_heads, key_size, value_size;  // heads in groups of heads / key_heads share keys and values
   float scale;
   bool bf16;
+  int64_t window;            // the farthest that a query sees, in positions; 0: everything
+  const Position* position;  // or null
   int64_t bias_stride[4];
+
+  int64_t queries_and_keys() const { return (heads + key_heads) * key_size; }  // numbers of a row, before its values
 };
 
 // queries, keys and values lie side by side in rows of qkv; context is [rows, heads * value_size].

@@ -1,6 +1,7 @@
 #include "embedding.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "error.h"
 #include "matrix.h"
@@ -31,7 +32,9 @@ void check_indices(const char* name, const std::optional<fb_matrix>& table, cons
 Embedding::Embedding(const fb_embedding_spec& spec)
     : word_(checked(spec.word, "word table")),
       position_(table(spec.position, word_, "position table")),
-      token_type_(table(spec.token_type, word_, "token type table")) {
+      token_type_(table(spec.token_type, word_, "token type table")),
+      scale_(spec.scale != 0 ? spec.scale : 1) {
+  if (!std::isfinite(scale_)) throw Invalid("the embeddings' scale is not finite");
   if (spec.norm) norm_.emplace(spec.norm, word_.columns, kernels(), "embedding norm");
 }
 
@@ -54,6 +57,7 @@ void Embedding::run(int64_t rows, const int64_t* ids, const int64_t* positions, 
       read_row(word_, ids[r], to);
       if (token_type_) add(*token_type_, token_types[r], to);
       if (position_) add(*position_, positions[r], to);
+      for (int64_t i = 0; scale_ != 1 && i < width; ++i) to[i] *= scale_;
     }
     if (norm_) norm_->apply(output + first * width, output + first * width, count);
   });

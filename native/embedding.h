@@ -17,6 +17,7 @@ class Embedding {
   fb_matrix word_;
   std::optional<fb_matrix> position_, token_type_;
   std::optional<Norm> norm_;
+  float scale_;
 };
 
 }  // namespace fusebert

@@ -36,13 +36,17 @@ Encoder::Encoder(const fb_encoder_spec& spec, const Pool::Turn& turn)
   if (spec.block_count < 0 || (spec.block_count > 0 && !spec.blocks)) throw Invalid("blocks are missing");
   if (spec.order_count < 0 || (spec.order_count > 0 && !spec.order)) throw Invalid("order is missing");
   order_ = order_of(spec);
-  for (int32_t i = 0; i < spec.block_count; ++i)
-    blocks_.push_back(pack_block(spec.blocks[i], hidden_, kernels_, "block " + std::to_string(i), store_, turn));
+  for (int32_t i = 0; i < spec.block_count; ++i) {
+    const std::string name = "block " + std::to_string(i);
+    blocks_.push_back(pack_block(spec.blocks[i], hidden_, kernels_, name, store_, positions_, turn));
+    const auto& attention = blocks_.back().body.attention;
+    needs_places_ |= attention && (attention->position || attention->window);
+  }
   if (spec.final) final_.emplace(spec.final, hidden_, kernels_, "final");
 }
 
 int64_t Encoder::bytes() const {
-  int64_t total = final_ ? final_->bytes() : 0;
+  int64_t total = positions_.bytes() + (final_ ? final_->bytes() : 0);
   for (const Block& block : blocks_) total += block.bytes();
   return total;
 }
@@ -63,7 +67,11 @@ void Encoder::check(const fb_run& run) const {
     if (run.index[r] < 0 || run.index[r] > kLargestRows)
       throw Invalid("index of row %lld is negative", static_cast<long long>(r));
   if (run.visible && run.bias) throw Invalid("give visible rows or a bias, not both: the bias can hide keys");
-  if (run.positions) throw Invalid("positions are not supported yet; leave them out");
+  for (int64_t i = 0; run.positions && i < run.sequences; ++i)
+    for (int64_t r = run.offsets[i]; r < run.offsets[i + 1]; ++r)
+      if (run.positions[r] <= (r > run.offsets[i] ? run.positions[r - 1] : -1))
+        throw Invalid("positions rise within a sequence, from 0 or more: that of row %lld does not",
+                      static_cast<long long>(r));
   if (run.tap_count < 0 || (run.tap_count > 0 && (!run.taps || !run.states)))
     throw Invalid("taps or states are missing");
   for (int32_t i = 0; i < run.tap_count; ++i) {

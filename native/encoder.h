@@ -21,6 +21,8 @@ class Encoder {
   const Block& at(size_t place) const { return blocks_[order_[place]]; }
   // What the rows go through before the block at a place reads them, or, past the last, before they are the answer.
   const Norm* norm_before(size_t place) const;
+  const Positions& positions() const { return positions_; }
+  bool needs_places() const { return needs_places_; }  // of rows in their sequence
 
  private:
   void check(const fb_run& run) const;
@@ -28,6 +30,8 @@ class Encoder {
   const Kernels& kernels_;
   int64_t hidden_;
   Arena store_;  // of all weights
+  Positions positions_;
+  bool needs_places_ = false;
   std::vector<Block> blocks_;
   std::vector<size_t> order_;
   std::optional<Norm> final_;

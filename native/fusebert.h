@@ -30,11 +30,14 @@ typedef struct fb_error {
   each(IDENTITY, identity, 0) each(GELU_ERF, gelu_erf, 1) each(GELU_TANH, gelu_tanh, 2) \
       each(GELU_QUICK, gelu_quick, 3) each(RELU, relu, 4) each(TANH, tanh, 5) each(SILU, silu, 6)
 #define FB_NORM_LIST(each) each(LAYER_NORM, layer, 0) each(RMS_NORM, rms, 1)
+#define FB_POSITION_LIST(each) \
+  each(NO_POSITION, none, 0) each(ROTARY, rotary, 1) each(RELATIVE, relative, 2) each(DISENTANGLED, disentangled, 3)
 #define FB_ENUMERATOR(NAME, name, number) FB_##NAME = number,
 /* Element types of weights; f32, bf16 and s8 are also the precisions of a product. */
 typedef enum fb_type { FB_TYPE_LIST(FB_ENUMERATOR) } fb_type;
 typedef enum fb_activation { FB_ACTIVATION_LIST(FB_ENUMERATOR) } fb_activation;
 typedef enum fb_norm_kind { FB_NORM_LIST(FB_ENUMERATOR) } fb_norm_kind;
+typedef enum fb_position_kind { FB_POSITION_LIST(FB_ENUMERATOR) } fb_position_kind;
 #undef FB_ENUMERATOR
 
 /* What follows describes an encoder, from its matrices up. Structs hold each other by pointer; NULL: not there. They
@@ -57,6 +60,7 @@ typedef struct fb_norm {
   int32_t kind;             /* fb_norm_kind */
   const float *gain, *bias; /* NULL: gain 1, bias 0 */
   float epsilon;
+  int32_t width; /* of gain and bias, where a row could be normed in parts (query_norm, key_norm); 0: the default */
 } fb_norm;
 
 /* y = x * weight^T + bias, and how that product is computed. FB_S8: signed weights per output channel, unsigned inputs
@@ -73,13 +77,20 @@ typedef struct fb_linear {
   float low, high;
 } fb_linear;
 
-/* What attention knows of places in a sequence besides its rows. Reserved: none is supported yet. */
+/* What attention knows of the places of a query i and a key j in their sequence (see fb_run.positions).
+ * - FB_ROTARY: table[0] is [count] frequencies, half as many as a key has numbers. Numbers k and k + count of a query
+ * or key, as a pair, are turned by the angle position * frequency.
+ * - FB_RELATIVE: table[0] is [heads, 2 * reach + 1]; the number at reach + j - i, no farther than reach from the
+ * middle, is added to the scaled score.
+ * - FB_DISENTANGLED: tables are [count, heads * key size], either may be NULL; query i * row of table[0] and key j *
+ * row of table[1] are added to the score before it is scaled. The row is count / 2 + i - j, kept within the table; with
+ *   buckets, distances beyond half of them share rows, the more the farther, and all beyond `reach` the last ones. */
 typedef struct fb_position {
   uint32_t size;
-  int32_t kind;
+  int32_t kind; /* fb_position_kind */
   const float* table[2];
   int64_t count, reach;
-  int32_t buckets;
+  int32_t buckets; /* 0: none */
 } fb_position;
 
 typedef struct fb_attention { /* sizes are those of the weights: a key has query->rows / heads numbers */
@@ -88,16 +99,16 @@ typedef struct fb_attention { /* sizes are those of the weights: a key has query
   int32_t key_heads; /* 0: as many; fewer: groups of heads share keys and values */
   int32_t precision; /* of the score and context products: FB_F32 or FB_BF16 */
   float scale;       /* scores are multiplied by it; 0: one over the square root of a key's size */
-  int32_t window;    /* reserved: 0 */
+  int32_t window;    /* the farthest that a query sees, in positions; 0: everything */
   const fb_linear *query, *key, *value, *out;
-  const fb_norm *query_norm, *key_norm; /* reserved: NULL */
-  const fb_position* position;          /* reserved: NULL */
+  const fb_norm *query_norm, *key_norm; /* of one head (the default width) or of all heads together; before FB_ROTARY */
+  const fb_position* position;
 } fb_attention;
 
-typedef struct fb_feed_forward { /* down(activation(up(x))) */
+typedef struct fb_feed_forward { /* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)) */
   uint32_t size;
-  int32_t activation;                /* fb_activation */
-  const fb_linear *up, *gate, *down; /* gate is reserved: NULL */
+  int32_t activation; /* fb_activation */
+  const fb_linear *up, *gate, *down;
 } fb_feed_forward;
 
 typedef struct fb_block { /* x = after(x + branch(body(before(x)))); one of the two bodies, and any of the norms */
@@ -139,10 +150,11 @@ FB_API int32_t fb_cores(const char* root);
 FB_API fb_status fb_isa(const char** name, fb_error* error);
 FB_API const char* fb_isa_supported(int32_t index);
 
-/* The name of a number of fb_activation, fb_type or fb_norm_kind; NULL past the last. */
+/* The name of a number of fb_activation, fb_type, fb_norm_kind or fb_position_kind; NULL past the last. */
 FB_API const char* fb_activation_name(int32_t activation);
 FB_API const char* fb_type_name(int32_t type);
 FB_API const char* fb_norm_name(int32_t kind);
+FB_API const char* fb_position_name(int32_t kind);
 
 typedef struct fb_encoder fb_encoder;
 FB_API fb_status fb_encoder_create(const fb_encoder_spec* spec, fb_pool* pool, fb_encoder** encoder, fb_error* error);
@@ -159,7 +171,7 @@ typedef struct fb_profile {
 FB_API const char* fb_step_name(int32_t step); /* NULL past the last */
 
 /* Called with the input rows of every product, in order, from the calling thread: the place in the encoder's order, and
- * 0 for the product that begins the block there (query, key and value, or up), 1 for the one that ends it. */
+ * 0 for the product that begins the block there (query, key and value, or up and gate), 1 for the one that ends it. */
 typedef struct fb_observer {
   uint32_t size;
   void* user;
@@ -185,7 +197,10 @@ typedef struct fb_run {
    * NULL: not wanted. */
   const int32_t* taps;
   float* const* states;
-  const int32_t* positions; /* reserved: NULL */
+  /* Where each row stands in its sequence, rising from row to row: of a padded batch the index in the padded row, so
+   * that distances across hidden rows are kept. Counted from the sequence's first visible row, wherever that stands.
+   * NULL: row after row. */
+  const int32_t* positions;
   fb_pool* pool;
   fb_profile* profile;
   const fb_observer* observer; /* runs on the calling thread alone */
@@ -207,14 +222,15 @@ FB_API fb_status fb_dense_run(const fb_dense* dense, const float* input, int64_t
 FB_API int64_t fb_dense_bytes(const fb_dense* dense);
 FB_API void fb_dense_destroy(fb_dense* dense);
 
-/* Embeddings: norm(word[ids] + position[positions] + token_type[token_types]). The tables' numbers are not copied: they
- * must outlive the embedding. All but word may be NULL, and so are the indices of a table that is. Every index is
- * checked. */
+/* Embeddings: norm(scale * (word[ids] + position[positions] + token_type[token_types])). The tables' numbers are not
+ * copied: they must outlive the embedding. All but word may be NULL, and so are the indices of a table that is. Every
+ * index is checked. */
 typedef struct fb_embedding fb_embedding;
 typedef struct fb_embedding_spec {
   uint32_t size;
   const fb_matrix *word, *position, *token_type; /* [entries, width]; FB_F32, FB_BF16 or FB_F16 */
   const fb_norm* norm;
+  float scale; /* 0: 1 */
 } fb_embedding_spec;
 FB_API fb_status fb_embedding_create(const fb_embedding_spec* spec, fb_embedding** embedding, fb_error* error);
 FB_API fb_status fb_embedding_run(const fb_embedding* embedding, int64_t rows, const int64_t* ids,

@@ -42,6 +42,16 @@ struct Range {
   float low, high;
 };
 
+// Scores of at most kBlockRows rows, in rows of whole vectors.
+struct Scores {
+  float* data;
+  int64_t stride, count, keys;
+  float scale;
+  const float* bias = nullptr;  // added to the scaled scores
+  int64_t bias_row_stride = 0, bias_key_stride = 0;
+  const int64_t* seen = nullptr;  // [count, 2] keys that a row sees, from the first to before the second; null: all
+};
+
 // The products of one precision on one ISA.
 struct Gemm {
   int group, panel, vector, tile_rows;
@@ -50,10 +60,9 @@ struct Gemm {
   // which int8 rows are multiplied with column by column, may be null.
   void (*prepare)(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors, Range range,
                   void* data, float* scale, int32_t* zero);
-  // Scores of at most kBlockRows rows -> softmax(scores * scale + bias) in that form, but for a factor `share` per row.
-  // A row that sees nothing becomes uniform. The scores, in rows of whole vectors, are worked on in place.
-  void (*soften)(float* scores, int64_t stride, int64_t count, int64_t keys, float scale, const float* bias,
-                 int64_t bias_row_stride, int64_t bias_key_stride, void* data, float* share);
+  // Scores, worked on in place -> softmax(scores * scale + bias) in that form, but for a factor `share` per row. A row
+  // whose bias hides every key becomes uniform; one that has no keys to see becomes zeros.
+  void (*soften)(const Scores& scores, void* data, float* share);
   // At most kBlockRows rows x panels [first, last) of the weights, through the epilogue.
   void (*multiply)(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
                    const Epilogue& epilogue);
@@ -70,6 +79,12 @@ struct Kernels {
   // out = norm(in), by kind; gain and bias may be null; in and out may be the same.
   void (*norm[2])(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                   const fb_norm& norm);
+  // Turns every head of a row: numbers half a head apart, as pairs, by angles (half a head of cosines, then of sines).
+  void (*rotate)(float* row, int64_t heads, int64_t size, const float* angles);
+  // up = activation(gate) * up
+  void (*gate)(int32_t activation, const float* gate, float* up, int64_t width);
+  // scores[i] += terms[i * stride + index[i]]
+  void (*add_terms)(float* scores, int64_t count, const float* terms, int64_t stride, const int32_t* index);
   // Quantises one row of weights to [-127, 127], within kSumLimit (levels.h), with the scale of least squared error;
   // returns the scale.
   float (*quantize_weights)(const float* row, int64_t width, int8_t* values);

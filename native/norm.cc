@@ -31,4 +31,8 @@ void Norm::apply(const float* in, float* out, int64_t rows) const {
   kernels_->norm[norm_.kind](in, width_, out, width_, rows, width_, norm_);
 }
 
+void Norm::apply(float* rows, int64_t stride, int64_t count) const {
+  kernels_->norm[norm_.kind](rows, stride, rows, stride, count, width_, norm_);
+}
+
 }  // namespace fusebert

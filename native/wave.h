@@ -1,6 +1,7 @@
 // A wave: some sequences of a batch on their way through all the blocks, with the buffers they need.
 #pragma once
 #include <chrono>
+#include <map>
 #include <vector>
 
 #include "encoder.h"
@@ -17,6 +18,8 @@ class Wave {
   using Clock = std::chrono::steady_clock;
 
   Sequence sequence(int64_t number) const;
+  Places places(int64_t begin, int64_t rows, const Sequence& sequence) const;
+  void take_angles();
   void run_block(size_t place);
   void run_product(int step, size_t place, int32_t number, const Product& product, const Rows& rows,
                    const Product::Finish& finish);
@@ -36,6 +39,7 @@ class Wave {
   float *x_, *sum_, *inner_, *context_;
   float* normed_ = nullptr;  // x through the norm that comes next, where there is one
   std::vector<Sequence> sequences_;
+  std::map<const Position*, const float**> angles_;  // of every row, for each position that turns them
 };
 
 }  // namespace fusebert

@@ -132,6 +132,7 @@ def grouped(**sizes: Any) -> Encoder:
 
 FORMS = {
     "relative": relative, "relative reach 1": lambda **s: relative(1, **s),
+    "relative window": lambda **s: attending(relative(6, **s), window=20),
     "rotary": rotary,
     "window": lambda **s: attending(random_encoder(**s), window=3),
     "rotary window": lambda **s: attending(rotary(**s), window=2),

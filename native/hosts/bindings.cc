@@ -55,6 +55,7 @@ using Vector = std::optional<In<float, 1>>;
 struct Kept {
   std::deque<AnyMatrix> matrices;
   std::deque<In<float, 1>> vectors;
+  std::deque<In<float, 2>> tables;
 };
 
 std::optional<nb::dict> part(const nb::dict& dict, const char* key) {
@@ -109,8 +110,45 @@ LinearParts linear(const nb::dict& dict, Kept& kept) {
   return parts;
 }
 fb_norm norm(const nb::dict& dict, int64_t width, Kept& kept) {
-  return {sizeof(fb_norm), number_of(dict, "kind", fb_norm_name), vector(dict, "gain", width, kept),
-          vector(dict, "bias", width, kept), nb::cast<float>(dict["epsilon"])};
+  return {sizeof(fb_norm),
+          number_of(dict, "kind", fb_norm_name),
+          vector(dict, "gain", width, kept),
+          vector(dict, "bias", width, kept),
+          nb::cast<float>(dict["epsilon"]),
+          static_cast<int32_t>(width)};
+}
+
+// [rows, columns] of floats that a position has.
+const float* table(const nb::dict& dict, const char* key, int64_t* rows, int64_t* columns, Kept& kept) {
+  const auto given = get<std::optional<In<float, 2>>>(dict, key, std::nullopt);
+  if (!given) return nullptr;
+  kept.tables.push_back(*given);
+  *rows = static_cast<int64_t>(given->shape(0)), *columns = static_cast<int64_t>(given->shape(1));
+  return given->data();
+}
+
+fb_position position(const nb::dict& dict, int32_t heads, int64_t width, Kept& kept) {
+  auto made = unset<fb_position>();
+  made.kind = number_of(dict, "kind", fb_position_name);
+  int64_t rows = 0, columns = 0;
+  if (made.kind == FB_ROTARY) {
+    made.table[0] = table(dict, "frequencies", &rows, &made.count, kept);
+    expect(rows == 1, "frequencies are one row");
+  } else if (made.kind == FB_RELATIVE) {
+    made.table[0] = table(dict, "table", &rows, &columns, kept);
+    expect(rows == heads && columns % 2, "a relative table has a row per head and an odd number of columns");
+    made.reach = columns / 2;
+  } else {
+    made.reach = get<int64_t>(dict, "reach", 0), made.buckets = get<int32_t>(dict, "buckets", 0);
+    const char* const names[] = {"content_to_position", "position_to_content"};
+    for (int i = 0; i < 2; ++i) {
+      made.table[i] = table(dict, names[i], &rows, &columns, kept);
+      expect(!made.table[i] || (columns == width && (!made.count || made.count == rows)),
+             "tables of positions have the width of all queries, and as many rows each");
+      made.count = std::max(made.count, rows);
+    }
+  }
+  return made;
 }
 
 // A block's parts from its dictionary and that of its body.
@@ -124,9 +162,12 @@ struct Source {
     return given ? std::optional(::linear(*given, kept)) : std::nullopt;
   }
   std::optional<fb_norm> norm(const char* name) {
-    const auto given = part(block, name);
-    expect(!part(body, name), "query_norm and key_norm are not supported yet; leave them out");
-    return given ? std::optional(::norm(*given, hidden, kept)) : std::nullopt;
+    if (const auto given = part(block, name)) return ::norm(*given, hidden, kept);
+    const auto of_heads = part(body, name);  // as wide as its gain
+    if (!of_heads) return std::nullopt;
+    Vector numbers = get<Vector>(*of_heads, "gain", std::nullopt);
+    if (!numbers) numbers = get<Vector>(*of_heads, "bias", std::nullopt);
+    return ::norm(*of_heads, numbers ? static_cast<int64_t>(numbers->shape(0)) : 0, kept);
   }
 };
 
@@ -137,12 +178,15 @@ int32_t add_block(Blocks& blocks, const nb::dict& dict, int64_t hidden, Kept& ke
   BlockParts& parts = blocks.emplace_back(attention ? BodyKind::attention : BodyKind::feed_forward, source);
   if (feed_forward) parts.feed_forward.activation = number_of(*feed_forward, "activation", fb_activation_name);
   if (!attention) return 1;
-  expect(!part(*attention, "position"), "position is not supported yet; leave it out");
   parts.attention.heads = nb::cast<int32_t>((*attention)["heads"]);
   parts.attention.key_heads = get<int32_t>(*attention, "key_heads", 0);
   parts.attention.precision = number_of(*attention, "precision", fb_type_name);
   parts.attention.scale = get<float>(*attention, "scale", 0);
   parts.attention.window = get<int32_t>(*attention, "window", 0);
+  if (const auto given = part(*attention, "position"); given && parts.attention.query) {
+    parts.position = position(*given, parts.attention.heads, parts.attention.query->weight->rows, kept);
+    parts.attention.position = &parts.position;
+  }
   return parts.attention.heads;
 }
 
@@ -190,7 +234,8 @@ struct Encoder {
            std::optional<In<uint8_t, 1>> visible,
            std::optional<ndarray<const float, nb::ndim<4>, nb::device::cpu>> bias, const std::vector<int32_t>& taps,
            std::vector<Out<float, 2>> states, std::optional<Out<double, 1>> profile,
-           std::optional<nb::callable> observer, std::optional<In<int64_t, 1>> index) const {
+           std::optional<nb::callable> observer, std::optional<In<int64_t, 1>> index,
+           std::optional<In<int32_t, 1>> positions) const {
     const size_t stored = input.shape(0), rows = index ? index->shape(0) : stored, sequences = offsets.shape(0) - 1;
     expect(offsets.shape(0) >= 1 && offsets.data()[sequences] == static_cast<int64_t>(rows),
            "the last offset must be the number of rows");
@@ -201,6 +246,7 @@ struct Encoder {
     const auto like_input = [&](const auto& a) { return a.shape(0) == stored && a.shape(1) == input.shape(1); };
     expect(like_input(output), "the output must have the input's shape");
     expect(!visible || visible->shape(0) == rows, "visible must have one flag per row");
+    expect(!positions || positions->shape(0) == rows, "positions must have one number per row");
     expect(!profile || profile->shape(0) == FB_STEPS, "the profile has one number per step");
 
     auto run = unset<fb_run>();
@@ -209,6 +255,7 @@ struct Encoder {
     run.input = input.data(), run.output = output.data();
     run.index = index ? index->data() : nullptr;
     run.visible = visible ? visible->data() : nullptr;
+    run.positions = positions ? positions->data() : nullptr;
     if (bias) {
       int64_t longest = 0;
       for (size_t i = 0; i < sequences; ++i) longest = std::max(longest, offsets.data()[i + 1] - offsets.data()[i]);
@@ -300,7 +347,8 @@ struct Embedding {
     width = at(0)->columns, has_positions = at(1), has_types = at(2);
     const auto normed = part(dict, "norm");
     const fb_norm after = normed ? norm(*normed, width, kept) : fb_norm{};
-    const fb_embedding_spec spec{sizeof spec, at(0), at(1), at(2), normed ? &after : nullptr};
+    const fb_embedding_spec spec{
+        sizeof spec, at(0), at(1), at(2), normed ? &after : nullptr, get<float>(dict, "scale", 0)};
     call([&](fb_error* error) { return fb_embedding_create(&spec, &handle, error); });
   }
   ~Embedding() { fb_embedding_destroy(handle); }
@@ -366,7 +414,7 @@ NB_MODULE(_native, m) {
       .def("run", &Encoder::run, nb::arg("input"), nb::arg("output"), nb::arg("offsets"), nb::arg("pool"),
            nb::arg("visible") = nb::none(), nb::arg("bias") = nb::none(), nb::arg("taps") = std::vector<int32_t>(),
            nb::arg("states") = std::vector<Out<float, 2>>(), nb::arg("profile") = nb::none(),
-           nb::arg("observer") = nb::none(), nb::arg("index") = nb::none());
+           nb::arg("observer") = nb::none(), nb::arg("index") = nb::none(), nb::arg("positions") = nb::none());
   nb::class_<Dense>(m, "Dense")
       .def(nb::init<const nb::dict&, Pool&>())
       .def_ro("outputs", &Dense::outputs)

@@ -58,6 +58,7 @@ class BlockParts {
   fb_block block = unset<fb_block>();
   fb_attention attention = unset<fb_attention>();
   fb_feed_forward feed_forward = unset<fb_feed_forward>();
+  fb_position position = unset<fb_position>();  // the attention's, once that points to it
 
  private:
   std::deque<LinearParts> linears_;  // a deque: nothing moves that is pointed to

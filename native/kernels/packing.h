@@ -164,40 +164,46 @@ inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t
 // ---- scores -> inputs ----
 
 template <class P>
-void soften(float* scores, int64_t stride, int64_t count, int64_t keys, float scale, const float* bias,
-            int64_t bias_row_stride, int64_t bias_key_stride, void* data, float* share) {
+void soften(const Scores& scores, void* data, float* share) {
   constexpr float kNothing = -__builtin_inff();
+  const int64_t keys = scores.keys, *const seen = scores.seen;
+  const float scale = scores.scale, *const bias = scores.bias;
   const bool plain = !bias && scale > 0;
   const float factor = plain ? scale : 1.0f;
   float peaks[kBlockRows];
   vf totals[kBlockRows];
   const auto begin = [&](int64_t r, float* row) {
-    if (!plain)
-      for (int64_t i = 0; i < keys; ++i)
-        row[i] = row[i] * scale + (bias ? bias[r * bias_row_stride + i * bias_key_stride] : 0.0f);
-    for (int64_t i = keys; i < round_up(keys, kLanes); ++i) row[i] = kNothing;
+    const int64_t first = seen ? seen[2 * r] : 0, last = seen ? seen[2 * r + 1] : keys;
+    const float* more = bias + r * scores.bias_row_stride;
+    const int64_t step = scores.bias_key_stride, whole = bias && step == 1 ? keys / kLanes * kLanes : 0;
+    for (int64_t i = 0; i < whole; i += kLanes) store(row + i, load<vf>(row + i) * scale + load<vf>(more + i));
+    for (int64_t i = whole; !plain && i < keys; ++i) row[i] = row[i] * scale + (bias ? more[i * step] : 0.0f);
+    for (int64_t i = 0; i < first; ++i) row[i] = kNothing;
+    for (int64_t i = last; i < round_up(keys, kLanes); ++i) row[i] = kNothing;
     vf top = splat(kNothing);
     for (int64_t i = 0; i < keys; i += kLanes) top = maximum(top, load<vf>(row + i));
     peaks[r] = largest(top) * factor;
     totals[r] = vf{};
     if (peaks[r] == kNothing) {
-      for (int64_t i = 0; i < keys; ++i) row[i] = 0;
+      for (int64_t i = first; i < last; ++i) row[i] = 0;
       peaks[r] = 0;
     }
   };
-  prepare_rows<P>(count, keys, data, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
-    float* row = scores + r * stride;
+  prepare_rows<P>(scores.count, keys, data, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
+    float* row = scores.data + r * scores.stride;
     if (i == 0) begin(r, row);
     const vf peak = splat(peaks[r]);
-    vf total = {};
+    // Which keys are at hand depends on the rows beside this one, if not all are seen: then one sum goes through all.
+    vf total = seen ? totals[r] : vf{};
     for (; i < last; i += kLanes, to += kLanes) {
       const vf e = exponential(load<vf>(row + i) * factor - peak);
       total += e;
       P::put(to, e);
     }
-    totals[r] += total;
+    totals[r] = seen ? total : totals[r] + total;
   });
-  for (int64_t r = 0; r < count; ++r) share[r] = 1.0f / sum(totals[r]);
+  for (int64_t r = 0; r < scores.count; ++r)
+    share[r] = seen && seen[2 * r] >= seen[2 * r + 1] ? 0.0f : 1.0f / sum(totals[r]);
 }
 
 // ---- keys and values -> packed weights ----

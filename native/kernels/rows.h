@@ -1,4 +1,5 @@
-// What happens to whole rows between the products of one instruction set: norms, quantising weights.
+// What happens to whole rows between the products of one instruction set: norms, rotations, gates, terms of scores,
+// quantising weights.
 #pragma once
 #include "../kernels.h"
 #include "../levels.h"
@@ -37,6 +38,38 @@ void norm_rows(const float* in, int64_t in_stride, float* out, int64_t out_strid
                         norm.bias ? load_part(norm.bias + whole, rest) : vf{}),
                  rest);
   }
+}
+
+inline void rotate(float* row, int64_t heads, int64_t size, const float* angles) {
+  const int64_t half = size / 2;
+  for (float* const end = row + heads * size; row < end; row += size)
+    for (int64_t i = 0; i < half; i += kLanes) {
+      const int64_t left = half - i;
+      const auto at = [&](const float* p) { return left >= kLanes ? load<vf>(p + i) : load_part(p + i, left); };
+      const auto put = [&](float* p, vf v) { left >= kLanes ? store(p + i, v) : store_part(p + i, v, left); };
+      const vf first = at(row), second = at(row + half), cosine = at(angles), sine = at(angles + half);
+      put(row, first * cosine - second * sine);
+      put(row + half, second * cosine + first * sine);
+    }
+}
+
+template <class Activate>
+FB_INLINE void gate_by(const float* gate, float* up, int64_t width, Activate activate) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) store(up + i, activate(load<vf>(gate + i)) * load<vf>(up + i));
+  if (i < width) store_part(up + i, activate(load_part(gate + i, width - i)) * load_part(up + i, width - i), width - i);
+}
+inline void gate(int32_t activation, const float* gate, float* up, int64_t width) {
+  switch (activation) {
+#define FB_GATE(NAME, name, number) \
+  case number: return gate_by(gate, up, width, [](vf x) { return name(x); });
+    FB_ACTIVATION_LIST(FB_GATE)
+#undef FB_GATE
+  }
+}
+
+inline void add_terms(float* scores, int64_t count, const float* terms, int64_t stride, const int32_t* index) {
+  for (int64_t i = 0; i < count; ++i) scores[i] += terms[i * stride + index[i]];
 }
 
 // ---- weights -> signed bytes ----

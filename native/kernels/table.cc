@@ -21,6 +21,9 @@ const Kernels table = {
     gemm<Bf16>(&prepare_bf16, &soften<Bf16>, &pack_keys<Bf16>, &pack_values<Bf16>),
     gemm<S8>(&prepare_s8, nullptr, nullptr, nullptr),
     {&norm_rows<true>, &norm_rows<false>},  // FB_LAYER_NORM, FB_RMS_NORM
+    &rotate,
+    &gate,
+    &add_terms,
     &quantize_weights,
 };
 

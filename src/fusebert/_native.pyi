@@ -30,6 +30,7 @@ class Encoder:
         profile: _Array | None = None,
         observer: Callable[[int, int, _Array], None] | None = None,
         index: _Array | None = None,
+        positions: _Array | None = None,
     ) -> None: ...
 
 class Dense:

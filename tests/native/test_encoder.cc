@@ -1,6 +1,7 @@
 // Tests of the C ABI alone, made to run under sanitizers: every instruction set this machine has, against the textbook
 // formulas in double precision.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "check.h"
@@ -75,12 +77,14 @@ struct Norm {
         bias(noise(static_cast<size_t>(width), 0.2f)),
         epsilon(epsilon),
         kind(kind) {}
-  fb_norm view() const { return {sizeof(fb_norm), kind, gain.data(), bias.data(), epsilon}; }
+  fb_norm view() const {
+    return {sizeof(fb_norm), kind, gain.data(), bias.data(), epsilon, static_cast<int32_t>(gain.size())};
+  }
   Floats gain, bias;
   float epsilon;
   int32_t kind;
 };
-const fb_norm kPlainNorm{sizeof(fb_norm), FB_LAYER_NORM, nullptr, nullptr, 1e-6f};
+const fb_norm kPlainNorm{sizeof(fb_norm), FB_LAYER_NORM, nullptr, nullptr, 1e-6f, 0};
 
 struct Shape {
   int64_t hidden, heads, key_size, value_size, inner;
@@ -90,25 +94,50 @@ struct Shape {
   std::string norms = "a";  // which a block has: before, branch, after
   int32_t kind = FB_LAYER_NORM;
   int times = 1;  // that all blocks are run
+  bool gated = false;
+  int32_t position = FB_NO_POSITION;
+  int32_t window = 0;
+  int64_t head_norm = 0;  // its width in heads
 
   int64_t groups() const { return key_heads ? key_heads : heads; }
 };
 
-// One residual step: attention (query, key, value, out) or a feed-forward network (up, down).
+constexpr int64_t kReach = 5;  // of relative tables, and half the rows of disentangled ones
+
+// The tables of a position: [heads, 2 * kReach + 1], frequencies, or two of [2 * kReach, heads * key_size].
+std::array<Floats, 2> random_tables(const Shape& s) {
+  switch (s.position) {
+    case FB_ROTARY: return {noise(static_cast<size_t>(s.key_size / 2), 0.5f), {}};
+    case FB_RELATIVE: return {noise(static_cast<size_t>(s.heads * (2 * kReach + 1)), 1), {}};
+    case FB_DISENTANGLED: {
+      const auto size = static_cast<size_t>(2 * kReach * s.heads * s.key_size);
+      return {noise(size, 1), noise(size, 1)};
+    }
+    default: return {};
+  }
+}
+
+// One residual step: attention (query, key, value, out) or a feed-forward network (up, down and perhaps gate).
 struct Block {
   Block(const Shape& s, bool attends, bool transposed) : attends(attends) {
     const auto add = [&](int64_t outputs, int64_t inputs) { linears.emplace_back(outputs, inputs, transposed); };
     if (attends) {
       add(s.heads * s.key_size, s.hidden), add(s.groups() * s.key_size, s.hidden);
       add(s.groups() * s.value_size, s.hidden), add(s.hidden, s.heads * s.value_size);
+      tables = random_tables(s);
+      for (const auto& [which, heads] : {std::pair{'q', s.heads}, {'k', s.groups()}})
+        if (s.head_norm)
+          norms.emplace(which, Norm(s.key_size * (s.head_norm == s.heads ? heads : s.head_norm), 1e-5f, s.kind));
     } else {
       add(s.inner, s.hidden), add(s.hidden, s.inner);
+      if (s.gated) add(s.inner, s.hidden);
     }
     for (const char which : s.norms) norms.emplace(which, Norm(s.hidden, attends ? 1e-5f : 3e-5f, s.kind));
   }
   bool attends;
   std::vector<Linear> linears;
   std::map<char, Norm> norms;
+  std::array<Floats, 2> tables;
 };
 
 struct Model {
@@ -123,6 +152,7 @@ struct Model {
     std::deque<View> views;
     std::deque<fb_norm> norms;
     std::deque<fb_attention> attentions;
+    std::deque<fb_position> positions;
     std::deque<fb_feed_forward> networks;
     std::deque<fb_block> all;
     std::vector<const fb_block*> pointers;
@@ -132,14 +162,18 @@ struct Model {
         const auto found = block.norms.find(which);
         return found == block.norms.end() ? nullptr : &norms.emplace_back(found->second.view());
       };
+      fb_position position{sizeof position, shape.position, {}, 2 * kReach, kReach, 0};
+      for (size_t i = 0; i < 2; ++i) position.table[i] = block.tables[i].empty() ? nullptr : block.tables[i].data();
+      if (shape.position == FB_ROTARY) position.count = shape.key_size / 2;
       fb_block view{sizeof view, norm('b'), nullptr, nullptr, norm('r'), norm('a')};
       if (block.attends)
         view.attention = &attentions.emplace_back(
             fb_attention{sizeof(fb_attention), static_cast<int32_t>(shape.heads), static_cast<int32_t>(shape.key_heads),
-                         attention, scale, 0, linear(0), linear(1), linear(2), linear(3), nullptr, nullptr, nullptr});
+                         attention, scale, shape.window, linear(0), linear(1), linear(2), linear(3), norm('q'),
+                         norm('k'), shape.position ? &positions.emplace_back(position) : nullptr});
       else
-        view.feed_forward = &networks.emplace_back(
-            fb_feed_forward{sizeof(fb_feed_forward), shape.activation, linear(0), nullptr, linear(1)});
+        view.feed_forward = &networks.emplace_back(fb_feed_forward{sizeof(fb_feed_forward), shape.activation, linear(0),
+                                                                   shape.gated ? linear(2) : nullptr, linear(1)});
       pointers.push_back(&all.emplace_back(view));
     }
     const fb_norm last = final.view();
@@ -205,12 +239,50 @@ void normalize(Doubles& x, const Norm& norm) {
   }
 }
 
+// Every part of rows that has the norm's width.
+void normalize_heads(const Block& block, char which, Doubles& rows) {
+  if (const auto found = block.norms.find(which); found != block.norms.end()) normalize(rows, found->second);
+}
+
+// Rows of heads, turned by their positions.
+void rotate(const Model& model, const Block& block, Doubles& rows, int64_t width, int64_t origin) {
+  const int64_t half = model.shape.key_size / 2;
+  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(2 * half))
+    for (int64_t k = 0; k < half; ++k) {
+      const auto row = static_cast<int64_t>(first) / width - origin;
+      const double angle = static_cast<double>(static_cast<float>(row) * block.tables[0][static_cast<size_t>(k)]);
+      double &u = rows[first + static_cast<size_t>(k)], &v = rows[first + static_cast<size_t>(k + half)];
+      std::tie(u, v) = std::pair(u * std::cos(angle) - v * std::sin(angle), v * std::cos(angle) + u * std::sin(angle));
+    }
+}
+
+// What its position adds to the score of query r and key c.
+double term(const Model& model, const Block& block, int64_t h, const double* q, const double* k, int64_t r, int64_t c) {
+  const Shape& s = model.shape;
+  if (s.position == FB_RELATIVE)
+    return block.tables[0][static_cast<size_t>(h * (2 * kReach + 1) + std::clamp(c - r, -kReach, kReach) + kReach)];
+  if (s.position != FB_DISENTANGLED) return 0;
+  const int64_t row = std::clamp<int64_t>(r - c + kReach, 0, 2 * kReach - 1);
+  double sum = 0;
+  for (int64_t d = 0; d < s.key_size; ++d) {
+    const auto at = static_cast<size_t>((row * s.heads + h) * s.key_size + d);
+    sum += q[d] * block.tables[0][at] + k[d] * block.tables[1][at];
+  }
+  return sum * model.scale;
+}
+
 // Attention of one sequence.
 Doubles attended(const Model& model, const Block& block, const Doubles& x, int64_t rows,
                  const std::vector<uint8_t>& visible, const Floats& bias) {
   const Shape& s = model.shape;
-  const Doubles q = apply(block.linears[0], x, rows), k = apply(block.linears[1], x, rows),
-                v = apply(block.linears[2], x, rows);
+  Doubles q = apply(block.linears[0], x, rows), k = apply(block.linears[1], x, rows);
+  const Doubles v = apply(block.linears[2], x, rows);
+  normalize_heads(block, 'q', q), normalize_heads(block, 'k', k);
+  const auto origin = std::find(visible.begin(), visible.end(), 1) - visible.begin();
+  if (s.position == FB_ROTARY) {
+    rotate(model, block, q, s.heads * s.key_size, visible.empty() ? 0 : origin);
+    rotate(model, block, k, s.groups() * s.key_size, visible.empty() ? 0 : origin);
+  }
   Doubles context(static_cast<size_t>(rows * s.heads * s.value_size));
   for (int64_t h = 0; h < s.heads; ++h)
     for (int64_t r = 0; r < rows; ++r) {
@@ -222,9 +294,12 @@ Doubles attended(const Model& model, const Block& block, const Doubles& x, int64
         for (int64_t d = 0; d < s.key_size; ++d)
           score += q[static_cast<size_t>((r * s.heads + h) * s.key_size + d)] *
                    k[static_cast<size_t>((c * s.groups() + group) * s.key_size + d)];
-        score = static_cast<double>(
-            static_cast<float>(score * model.scale + (bias.empty() ? 0 : bias[static_cast<size_t>(r * rows + c)])));
+        const double added = term(model, block, h, &q[static_cast<size_t>((r * s.heads + h) * s.key_size)],
+                                  &k[static_cast<size_t>((c * s.groups() + group) * s.key_size)], r, c);
+        score = static_cast<double>(static_cast<float>(score * model.scale + added +
+                                                       (bias.empty() ? 0 : bias[static_cast<size_t>(r * rows + c)])));
         if (!visible.empty() && !visible[static_cast<size_t>(c)]) score = -3.4e38;
+        if (s.window && std::abs(r - c) > s.window) score = -INFINITY;
         p[static_cast<size_t>(c)] = score;
         peak = std::max(peak, score);
       }
@@ -251,9 +326,11 @@ Doubles truth(const Model& model, const Floats& input, int64_t rows, const std::
     if (block.attends) {
       branch = attended(model, block, branch, rows, visible, bias);
     } else {
-      branch = apply(block.linears[0], branch, rows);
-      for (double& value : branch) value = activated(model.shape.activation, value);
-      branch = apply(block.linears[1], branch, rows);
+      Doubles up = apply(block.linears[0], branch, rows);
+      Doubles gate = model.shape.gated ? apply(block.linears[2], branch, rows) : up;
+      for (size_t i = 0; i < up.size(); ++i)
+        up[i] = activated(model.shape.activation, gate[i]) * (model.shape.gated ? up[i] : 1);
+      branch = apply(block.linears[1], up, rows);
     }
     norm('r', branch);
     for (size_t i = 0; i < x.size(); ++i) x[i] += branch[i];
@@ -293,7 +370,13 @@ const Shape kShapes[] = {{64, 4, 16, 16, 128, 2, FB_GELU_ERF},
                          {48, 4, 12, 12, 70, 1, FB_RELU, 1, "ba", FB_RMS_NORM, 3},
                          {40, 2, 20, 20, 64, 2, FB_GELU_TANH, 0, "bra", FB_RMS_NORM},
                          {40, 2, 20, 20, 64, 1, FB_TANH, 0, "r", FB_LAYER_NORM, 2},
-                         {24, 2, 8, 8, 30, 1, FB_GELU_ERF, 0, ""}};
+                         {24, 2, 8, 8, 30, 1, FB_GELU_ERF, 0, ""},
+                         {24, 2, 8, 8, 30, 1, FB_SILU, 0, "ba", FB_RMS_NORM, 1, true, FB_ROTARY, 3},
+                         {30, 3, 10, 7, 41, 2, FB_GELU_ERF, 1, "b", FB_RMS_NORM, 1, true, FB_ROTARY, 0, 1},
+                         {30, 4, 10, 6, 41, 2, FB_RELU, 2, "a", FB_LAYER_NORM, 1, false, FB_RELATIVE, 0, 4},
+                         {30, 2, 12, 12, 33, 2, FB_GELU_TANH, 0, "a", FB_LAYER_NORM, 1, false, FB_RELATIVE, 7},
+                         {36, 4, 9, 9, 50, 2, FB_GELU_ERF, 0, "a", FB_LAYER_NORM, 1, false, FB_DISENTANGLED},
+                         {36, 4, 9, 50, 50, 1, FB_TANH, 2, "a", FB_LAYER_NORM, 1, true, FB_DISENTANGLED, 9}};
 
 // ---- what must hold ----
 
@@ -301,8 +384,8 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
   for (const Shape& shape : kShapes)
     for (const auto& [precision, attention, tolerance] :
          {std::tuple{FB_F32, FB_F32, 2e-6}, {FB_BF16, FB_BF16, 0.03}, {FB_S8, FB_F32, 0.06}, {FB_S8, FB_BF16, 0.06}}) {
-      where += " hidden " + std::to_string(shape.hidden) + " norms " + shape.norms + " precision " +
-               std::to_string(precision);
+      where += " hidden " + std::to_string(shape.hidden) + " norms " + shape.norms + " position " +
+               std::to_string(shape.position) + " precision " + std::to_string(precision);
       const Model model(shape, shape.hidden % 2 == 0);
       fb_encoder* encoder = model.create({precision}, attention, pool);
       CHECK(encoder && fb_encoder_bytes(encoder) > 0);
@@ -322,12 +405,13 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
     }
 }
 
-void test_masks(fb_pool* pool) {
-  const Model model(kShapes[1]);
+void test_masks(fb_pool* pool, const Shape& shape) {
+  const Model model(shape);
   const int64_t rows = 21, hidden = model.shape.hidden;
   const Floats input = noise(static_cast<size_t>(rows * hidden), 1);
   fb_encoder* encoder = model.create({}, FB_F32, pool);
   for (const int kind : {0, 1, 2, 3}) {  // right, left, holes, all hidden
+    if (kind == 3 && shape.window) continue;
     std::vector<uint8_t> visible(static_cast<size_t>(rows));
     for (int64_t r = 0; r < rows; ++r)
       visible[static_cast<size_t>(r)] = kind == 0 ? r < 9 : kind == 1 ? r > 4 : kind == 2 ? r % 3 != 1 : 0;
@@ -336,7 +420,11 @@ void test_masks(fb_pool* pool) {
     fb_run run = batch(offsets, input, output, pool);
     run.visible = visible.data();
     CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
-    CHECK(distance(output.data(), truth(model, input, rows, visible, {})) < 2e-6);
+    Doubles want = truth(model, input, rows, visible, {});
+    if (shape.window)  // what a hidden row is that sees nothing is not defined
+      for (size_t i = 0; i < want.size(); ++i)
+        if (!visible[i / static_cast<size_t>(hidden)]) want[i] = output[i] = 0;
+    CHECK(distance(output.data(), want) < 2e-6);
   }
   Floats bias(static_cast<size_t>(rows * rows));
   for (int64_t i = 0; i < rows * rows; ++i)
@@ -354,9 +442,9 @@ void test_masks(fb_pool* pool) {
   fb_encoder_destroy(encoder);
 }
 
-void test_a_row_does_not_depend_on_its_batch(fb_pool* pool) {
+void test_a_row_does_not_depend_on_its_batch(fb_pool* pool, const Shape& shape) {
   for (const int precision : {FB_F32, FB_BF16, FB_S8}) {
-    const Model model({18, 2, 5, 5, 30, 1, FB_GELU_ERF});
+    const Model model(shape);
     fb_encoder* encoder = model.create({precision}, precision == FB_F32 ? FB_F32 : FB_BF16, pool);
     const int64_t hidden = model.shape.hidden;
     std::vector<int64_t> offsets{0};
@@ -597,7 +685,7 @@ void test_embeddings(fb_pool* pool) {
   fb_matrix places{sizeof places, FB_F32, position.data(), 8, width, width, 1, nullptr};
   const Norm norm(width, 1e-12f, FB_LAYER_NORM);
   const fb_norm normed = norm.view();
-  fb_embedding_spec spec{sizeof spec, &words, &places, nullptr, &normed};
+  fb_embedding_spec spec{sizeof spec, &words, &places, nullptr, &normed, 1};
   fb_embedding* embedding = nullptr;
   CHECK(fb_embedding_create(&spec, &embedding, nullptr) == FB_OK);
   std::vector<int64_t> ids, positions;
@@ -622,11 +710,12 @@ void test_embeddings(fb_pool* pool) {
   fb_embedding_destroy(embedding);
   places.data = nullptr;
   CHECK(fb_embedding_create(&spec, &embedding, &error) == FB_INVALID);
-  spec.position = nullptr, spec.norm = nullptr;  // words alone
+  spec.position = nullptr, spec.norm = nullptr, spec.scale = 4;  // words alone
   CHECK(fb_embedding_create(&spec, &embedding, nullptr) == FB_OK);
   ids[3] = 7;
   CHECK(fb_embedding_run(embedding, 200, ids.data(), nullptr, nullptr, out.data(), pool, nullptr) == FB_OK);
-  CHECK(std::equal(word.begin() + 7 * width, word.begin() + 8 * width, out.begin() + 3 * width));
+  CHECK(std::equal(word.begin() + 7 * width, word.begin() + 8 * width, out.begin() + 3 * width,
+                   [](float given, float got) { return got == 4 * given; }));
   fb_embedding_destroy(embedding);
 }
 
@@ -678,6 +767,12 @@ void test_bad_input_is_refused(fb_pool* pool) {
   CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "tap 4 is outside"));
   run.taps = twice, run.tap_count = 2;
   CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "tap 1 is given twice"));
+  const std::vector<int32_t> behind{0, 1, 2, 3, 4, 4, 6, 7, 8, 9}, negative{-1, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  for (const auto& positions : {behind, negative}) {
+    run = batch(good, input, output, pool);
+    run.positions = positions.data();
+    CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID && std::strstr(error.message, "positions rise"));
+  }
   run = batch(good, input, output, pool);
   run.size = 0;
   CHECK(fb_encoder_run(encoder, &run, &error) == FB_INVALID);
@@ -711,16 +806,27 @@ void test_blocks_that_do_not_fit_are_refused(fb_pool* pool) {
     };
   };
   fb_feed_forward network{};
-  const fb_position position{};
   const int32_t beyond[] = {0, 4};
-  CHECK(refused("block 2: window is not supported yet", attending([](auto& a) { a.window = 64; })));
-  CHECK(refused("block 2: query_norm is not supported yet", attending([](auto& a) { a.query_norm = &kPlainNorm; })));
-  CHECK(refused("block 2: key_norm is not supported yet", attending([](auto& a) { a.key_norm = &kPlainNorm; })));
-  CHECK(refused("block 2: position is not supported yet", attending([&](auto& a) { a.position = &position; })));
+  const auto placed = [&](const char* sentence, fb_position position) {
+    return refused(sentence, attending([&](auto& a) { a.position = &position; }));
+  };
+  const Floats table(4 * 9 * 64);
+  CHECK(refused("block 2: a window of -1", attending([](auto& a) { a.window = -1; })));
+  fb_norm narrow = kPlainNorm;
+  narrow.width = 15;
+  CHECK(refused("block 2 key_norm: a width of 15", attending([&](auto& a) { a.key_norm = &narrow; })));
+  CHECK(placed("block 2 position is missing or has no size", {}));
+  CHECK(placed("block 2 position: unknown kind 4", {sizeof(fb_position), 4, {}, 0, 0, 0}));
+  CHECK(placed("7 frequencies cannot turn heads of 16", {sizeof(fb_position), FB_ROTARY, {table.data()}, 7, 0, 0}));
+  CHECK(placed("its table is missing", {sizeof(fb_position), FB_RELATIVE, {}, 0, 4, 0}));
+  CHECK(placed("reach is -4", {sizeof(fb_position), FB_RELATIVE, {table.data()}, 0, -4, 0}));
+  CHECK(placed("an even number of rows", {sizeof(fb_position), FB_DISENTANGLED, {table.data()}, 9, 4, 0}));
+  CHECK(placed("4 buckets do not fit a table of 8 rows and a reach of 3",
+               {sizeof(fb_position), FB_DISENTANGLED, {table.data()}, 8, 3, 4}));
   CHECK(refused("block 2 value is missing", attending([](auto& a) { a.value = nullptr; })));
-  CHECK(refused("block 3: gate is not supported yet", [&](Blocks& blocks, fb_encoder_spec&) {
+  CHECK(refused("block 3 gate: the weight is 64 x 128, expected 128 x 64", [&](Blocks& blocks, fb_encoder_spec&) {
     network = *blocks[3].feed_forward;
-    network.gate = network.up, blocks[3].feed_forward = &network;
+    network.gate = network.down, blocks[3].feed_forward = &network;
   }));
   const auto both = [](Blocks& blocks, fb_encoder_spec&) { blocks[0].feed_forward = blocks[1].feed_forward; };
   const auto neither = [](Blocks& blocks, fb_encoder_spec&) { blocks[0].attention = nullptr; };
@@ -875,8 +981,9 @@ int main(int count, char** names) {
       fb_pool* pool = nullptr;
       CHECK(fb_pool_create(threads, &pool, nullptr) == FB_OK && fb_pool_threads(pool) == threads);
       test_agrees_with_the_formulas(pool);
-      test_masks(pool);
-      test_a_row_does_not_depend_on_its_batch(pool);
+      for (const size_t shape : {1, 10, 12, 13, 14, 15}) test_masks(pool, kShapes[shape]);
+      test_a_row_does_not_depend_on_its_batch(pool, {18, 2, 5, 5, 30, 1, FB_GELU_ERF});
+      for (const size_t shape : {10, 13, 15}) test_a_row_does_not_depend_on_its_batch(pool, kShapes[shape]);
       test_index_taps_profile_and_observer(pool);
       test_static_ranges(pool);
       test_input_scales_tame_an_outlier(pool);

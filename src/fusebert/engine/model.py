@@ -100,14 +100,14 @@ class Model:
         return self.engine.encoder.run(self._embed(ids, ends, types), batch)[0]
 
     def head(self, rows: Array, offsets: Any) -> Array:
-        """What the head makes of ragged rows, as `rows` returns them: `[sequences, outputs]` where it reads the first
-        row of each sequence (a classifier, or the pooler of a model without one), else `[tokens, outputs]`."""
-        if not self.network.head.reads_first:
+        """What the head makes of ragged rows, as `rows` returns them: `[sequences, outputs]` where it answers for whole
+        sequences (a classifier, or the pooler of a model without one), else `[tokens, outputs]`."""
+        if not self.network.head.pools:
             return self.engine.head(rows)
         ends = _flat("offsets", offsets)
         if (np.diff(ends) < 1).any():
-            raise FusebertError("offsets: the head reads the first row of each sequence, and one has none")
-        return self.engine.head(rows[ends[:-1]])
+            raise FusebertError("offsets: the head reads rows of each sequence, and one has none")
+        return self._pooled(rows, Batch.ragged([int(n) for n in np.diff(ends)]))
 
     def encode(
         self,
@@ -144,7 +144,7 @@ class Model:
         results: list[Any] = [None] * len(tokens)
 
         def judge(numbers: list[int], rows: Array, batch: Batch) -> None:
-            logits = self.engine.head(batch.first_rows(rows) if kind == "sequence" else rows)
+            logits = self._pooled(rows, batch) if kind == "sequence" else self.engine.head(rows)
             for place, number in enumerate(numbers):
                 own = logits[place] if kind == "sequence" else logits[batch.offsets[place] : batch.offsets[place + 1]]
                 results[number] = self._answer(texts[number], tokens[number], own)
@@ -245,14 +245,23 @@ class Model:
         if kind == "none":
             outputs = {"last_hidden_state": batch.spread(rows, drop_hidden)}
             if self.network.head.steps:
-                outputs["pooler_output"] = self.engine.head(batch.first_rows(rows))
+                outputs["pooler_output"] = self._pooled(rows, batch)
             return outputs
         if kind == "sequence":
-            return {"logits": self.engine.head(batch.first_rows(rows))}
+            return {"logits": self._pooled(rows, batch)}
         logits = batch.spread(self.engine.head(rows), drop_hidden)
         if kind == "question":
             return {"start_logits": logits[..., 0].copy(), "end_logits": logits[..., 1].copy()}
         return {"logits": logits}
+
+    def _pooled(self, rows: Array, batch: Batch) -> Array:
+        """What a head that answers for whole sequences says of each."""
+        if self.network.head.reads_first:
+            return self.engine.head(batch.first_rows(rows))
+        seen, offsets = batch.visible_rows(rows)
+        if self.network.head.pooling == "each":
+            return pool(self.engine.head(seen), offsets, "mean")
+        return self.engine.head(pool(seen, offsets, "mean"))
 
     def _answer(self, text: Text, tokens: Tokens, logits: Array) -> Any:
         if self.network.head.kind == "sequence":

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import fusebert._native as _native
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import FusebertError
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
 from fusebert.values.batch import Batch
-from fusebert.values.blocks import Attention, Block, Encoder, Linear, Norm
+from fusebert.values.blocks import Attention, Block, Disentangled, Encoder, Linear, Norm, Position
 from fusebert.values.network import Dense, Embeddings, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.traverse import layers, weights
@@ -112,10 +112,8 @@ def _norm(norm: Norm) -> dict[str, Any]:
 
 def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     """A block by the names of the C ABI's fields, which are those of the dataclasses."""
-    position = getattr(block.body, "position", None)
-    if position is not None:
-        raise UnsupportedError(f"{type(position).__name__} positions are not supported yet")
     body = {field.name: getattr(block.body, field.name) for field in fields(block.body)}
+    body |= {"position": _position(body["position"])} if body.get("position") else {}
     for names, product in zip(block.body.products(), (plan.first, plan.second), strict=True):
         body |= {name: _linear(body[name], product) for name in names}
     body |= {name: _norm(part) for name, part in body.items() if isinstance(part, Norm)}
@@ -126,12 +124,23 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     return {kind: body, **{name: None if norm is None else _norm(norm) for name, norm in norms.items()}}
 
 
+def _position(position: Position) -> dict[str, Any]:
+    kind = type(position).__name__.lower()
+    values = {field.name: getattr(position, field.name) for field in fields(position)}
+    arrays = {name: _floats(np.atleast_2d(value)) for name, value in values.items() if isinstance(value, np.ndarray)}
+    if isinstance(position, Disentangled):
+        values["buckets"] = max(position.buckets, 0)
+    return {"kind": kind, **values, **arrays}
+
+
 class EncoderEngine:
     """The packed encoder. Threads share it; each call may use all threads of the pool."""
 
     def __init__(self, encoder: Encoder, plan: Plan, pool: _native.Pool) -> None:
         self._pool = pool
         self._taps = [places[-1] for places in layers(encoder)]
+        bodies = [block.body for block in encoder.blocks]
+        self._placed = any(isinstance(b, Attention) and (b.position or b.window) for b in bodies)
         with _Told("encoder"):
             blocks = [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)]
             final = None if encoder.final is None else _norm(encoder.final)
@@ -162,7 +171,7 @@ class EncoderEngine:
         with _Told("encoder"):
             self._native.run(
                 rows, output, batch.offsets, self._pool, visible=batch.visible, bias=batch.bias, taps=taps,
-                states=states, profile=profile, observer=observer,
+                states=states, profile=profile, observer=observer, positions=self._positions(batch),
             )  # fmt: skip
         return output, states
 
@@ -175,8 +184,11 @@ class EncoderEngine:
         with _Told("encoder"):
             self._native.run(
                 rows, output, batch.offsets, pool or self._pool, visible=batch.visible, bias=batch.bias,
-                taps=self._taps if states else [], states=states, index=index,
+                taps=self._taps if states else [], states=states, index=index, positions=self._positions(batch),
             )  # fmt: skip
+
+    def _positions(self, batch: Batch) -> Array | None:
+        return batch.positions() if self._placed else None
 
 
 class DenseEngine:
@@ -211,16 +223,13 @@ class Engine:
     def __init__(self, network: Network, plan: Plan, threads: int | None = None) -> None:
         self._pool = pool(threads)
         e = network.embeddings
-        if e.scale != 1:
-            raise UnsupportedError("embeddings with a scale are not supported yet")
-        if network.head.pooling != "first":
-            raise UnsupportedError(f"a classifier that pools by {network.head.pooling!r} is not supported yet")
         _check_tables(e)
         self._width, self._counts = e.word.shape[1], e.position is not None
         with _Told("embeddings"):
             position, token_type = (None if table is None else _matrix(table) for table in (e.position, e.kind))
             tables = {"word": _matrix(e.word), "position": position, "token_type": token_type}
-            self._embedding = _native.Embedding({**tables, "norm": None if e.norm is None else _norm(e.norm)})
+            norm = None if e.norm is None else _norm(e.norm)
+            self._embedding = _native.Embedding({**tables, "norm": norm, "scale": e.scale})
         project = None if e.project is None else Dense(e.project, norm=e.projected_norm)
         self._project = None if project is None else DenseEngine(project, "f32", self._pool, "embeddings.project")
         self.encoder = EncoderEngine(network.encoder, plan, self._pool)

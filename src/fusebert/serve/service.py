@@ -181,7 +181,7 @@ class Service:
             return tokens * hidden * _JSON
         if want == "sparse":
             return count * self.vocabulary * 16
-        return (count if self.model.network.head.reads_first else tokens) * self.outputs * _JSON
+        return (count if self.model.network.head.pools else tokens) * self.outputs * _JSON
 
     def _without_scratch(self, limits: Limits, workers: int) -> Limits:
         """The limits with the memory that is left for requests when every worker runs the largest batch."""
@@ -282,7 +282,7 @@ class Service:
         rows = self.model.rows(np.concatenate(ids), offsets, np.concatenate(types))
         wanted = {task.want for task, _ in pieces}
         together = {"pooled": pool(rows, offsets, self.pooling)} if "pooled" in wanted else {}
-        if "head" in wanted and self.model.network.head.reads_first:
+        if "head" in wanted and self.model.network.head.pools:
             together["head"] = self.model.head(rows, offsets)
         for i, (task, number) in enumerate(pieces):
             task.started = task.started or now

@@ -56,6 +56,11 @@ class Batch:
         bias = np.broadcast_to(_additive(mask, shape, heads), (sequences, heads, length, length))
         return Batch(offsets, full, shape, bias=bias)
 
+    def positions(self) -> NDArray[np.int32] | None:
+        """Where each row stands in its padded row; None if row after row, from the first."""
+        sequences, length = self.shape
+        return None if len(self.index) == sequences * length else (self.index % length).astype(np.int32)
+
     def spread(self, rows: Array, drop_hidden: bool) -> Array:
         """Rows back at their places in the padded batch; zeros everywhere else."""
         sequences, length = self.shape
@@ -67,6 +72,13 @@ class Batch:
         else:
             padded[self.index] = rows
         return padded.reshape(sequences, length, *rows.shape[1:])
+
+    def visible_rows(self, rows: Array) -> tuple[Array, Array]:
+        """The rows that others may attend to, and where each sequence's begin and end among them."""
+        if self.visible is None:
+            return rows, self.offsets
+        seen = self.visible != 0
+        return rows[seen], np.concatenate([[0], np.cumsum(seen)])[self.offsets]
 
     def first_rows(self, rows: Array) -> Array:
         """The row at each sequence's first position; zeros where that was skipped."""

@@ -82,6 +82,9 @@ class Disentangled:
     reach: int
 
 
+Position = Rotary | Relative | Disentangled
+
+
 @dataclass(frozen=True)
 class Attention:
     """Multi-head attention. A head's size is its share of the query's rows; nothing needs to equal the hidden size."""
@@ -94,7 +97,7 @@ class Attention:
     key_heads: int
     scale: float
     window: int | None = None  # the farthest a query sees, in positions, at least 1; None: everything
-    position: Rotary | Relative | Disentangled | None = None
+    position: Position | None = None
     query_norm: Norm | None = None  # of one head, or with a gain of that length of all heads together
     key_norm: Norm | None = None
 

@@ -64,9 +64,14 @@ class Head:
     pooling: str = "first"
 
     @property
+    def pools(self) -> bool:
+        """Whether there is an answer for each sequence, and not for each row."""
+        return self.kind == "sequence" or (self.kind == "none" and bool(self.steps))
+
+    @property
     def reads_first(self) -> bool:
         """Whether an answer depends on the first position even where the mask hides it."""
-        return (self.kind == "sequence" and self.pooling == "first") or (self.kind == "none" and bool(self.steps))
+        return self.pools and self.pooling == "first"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm, default_scale
+from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm, Position, default_scale
 
 Part = Linear | Norm
 
@@ -33,10 +35,15 @@ def block_parts(block: Block) -> Iterator[tuple[str, Part]]:
 
 
 def weights(encoder: Encoder) -> Iterator[tuple[str, Array]]:
-    """Every array with its path, such as `block.3.up.weight`."""
+    """Every array with its path, such as `block.3.up.weight` or `block.3.position.table`."""
     for path, part in parts(encoder):
         for name, array in part.arrays():
             yield f"{path}.{name}", array
+    for number, block in enumerate(encoder.blocks):
+        if isinstance(block.body, Attention) and block.body.position is not None:
+            for name, value in _children(block.body.position):
+                if isinstance(value, np.ndarray):
+                    yield f"block.{number}.position.{name}", value
 
 
 def map_parts(encoder: Encoder, change: Callable[[str, Part], Part]) -> Encoder:
@@ -97,7 +104,7 @@ def _post_norm_parts() -> Iterator[str]:
             yield from (path for _, path in part.arrays())  # type: ignore[misc]
 
 
-def _children(value: Block | Attention | FeedForward) -> Iterator[tuple[str, Any]]:
+def _children(value: Block | Attention | FeedForward | Position) -> Iterator[tuple[str, Any]]:
     return ((field.name, getattr(value, field.name)) for field in fields(value))
 
 

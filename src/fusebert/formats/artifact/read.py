@@ -13,7 +13,18 @@ from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS, Fields
 from fusebert.formats.files import Tensors, check_shape, read_json
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import ACTIVATIONS
-from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
+from fusebert.values.blocks import (
+    Attention,
+    Block,
+    Disentangled,
+    Encoder,
+    FeedForward,
+    Linear,
+    Norm,
+    Position,
+    Relative,
+    Rotary,
+)
 from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.precision import PRECISIONS
@@ -76,9 +87,6 @@ class Weights:
         columns = f"{name}.input_scales"
         return Linear(weight, bias, scales, self.floats(columns, (weight.shape[1],)) if self.has(columns) else None)
 
-    def norm(self, name: str, width: int | None, epsilon: float) -> Norm:
-        return Norm(self.floats(f"{name}.gain", (width,)), self.floats(f"{name}.bias", (width,)), epsilon)
-
 
 def _network(header: Fields, weights: Weights) -> Network:
     fields = header.section("embeddings")
@@ -89,18 +97,14 @@ def _network(header: Fields, weights: Weights) -> Network:
     padding = None if fields.values.get("padding_id") is None else fields.whole("padding_id", 0, max(len(word) - 1, 0))
     most = fields.whole("max_positions", 1, 1 << 24) if fields.optional("max_positions") else None
 
-    def own_norm(name: str, epsilon: str, size: int) -> Norm | None:
-        has = fields.optional(epsilon)
-        return weights.norm(f"embeddings.{name}", size, fields.number(epsilon, 0, 1)) if has else None
-
     embeddings = Embeddings(
         word=word,
         position=weights.floats("embeddings.position", (None, width)) if most is None else None,
         kind=weights.floats("embeddings.kind", (None, width)) if weights.has("embeddings.kind") else None,
-        norm=own_norm("norm", "epsilon", width),
+        norm=_norm(fields, "norm", weights, "embeddings.norm", width),
         project=project,
         padding_id=padding,
-        projected_norm=own_norm("projected_norm", "projected_epsilon", hidden),
+        projected_norm=_norm(fields, "projected_norm", weights, "embeddings.projected_norm", hidden),
         scale=fields.number("scale", 1e-6, 1e6) if fields.optional("scale") else 1.0,
         max_positions=most,
     )
@@ -110,8 +114,7 @@ def _network(header: Fields, weights: Weights) -> Network:
     for i, step in enumerate(head.sections("steps")):
         linear = weights.linear(f"head.{i}", None, inputs)
         inputs = linear.weight.shape[0]
-        has_norm = step.values.get("epsilon") is not None
-        norm = weights.norm(f"head.{i}.norm", inputs, step.number("epsilon", 0, 1)) if has_norm else None
+        norm = _norm(step, "norm", weights, f"head.{i}.norm", inputs)
         steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
     kind = head.choice("kind", HEADS)
     pooling = head.choice("pooling", HEAD_POOLING) if head.optional("pooling") else "first"
@@ -137,17 +140,14 @@ def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:
     known = range(len(blocks))
     if not isinstance(order, list) or len(order) > _MOST or not all(type(i) is int and i in known for i in order):
         raise FusebertError(f"{header.path}: order must be a list of block numbers from 0 to {len(blocks) - 1}")
-    final = None
-    if header.optional("final"):
-        final = _norm(header.section("final"), weights, "final", hidden)
-    return Encoder(hidden, blocks, tuple(order), final)
+    return Encoder(hidden, blocks, tuple(order), _norm(header, "final", weights, "final", hidden))
 
 
 def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
     norms = fields.section("norms")
 
     def norm(name: str, width: int | None = hidden) -> Norm | None:
-        return _norm(norms.section(name), weights, f"{path}.{name}", width) if norms.optional(name) else None
+        return _norm(norms, name, weights, f"{path}.{name}", width)
 
     def inward(name: str) -> Linear:
         return weights.linear(f"{path}.{name}", None, hidden)
@@ -161,7 +161,8 @@ def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
             inward("query"), inward("key"), inward("value"), outward("out"), heads=fields.whole("heads", 1, 1 << 16),
             key_heads=fields.whole("key_heads", 1, 1 << 16), scale=fields.number("scale"),
             window=fields.whole("window", 0, 1 << 30) if fields.optional("window") else None,
-            query_norm=norm("query_norm", None), key_norm=norm("key_norm", None),
+            position=_position(fields, weights, f"{path}.position"), query_norm=norm("query_norm", None),
+            key_norm=norm("key_norm", None),
         )  # fmt: skip
     else:
         gate = inward("gate") if weights.has(f"{path}.gate.weight") else None
@@ -169,9 +170,29 @@ def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
     return Block(norm("before"), body, norm("branch"), norm("after"))
 
 
-def _norm(fields: Fields, weights: Weights, name: str, width: int | None) -> Norm:
+def _position(block: Fields, weights: Weights, path: str) -> Position | None:
+    if not block.optional("position"):
+        return None
+    fields = block.section("position")
+    kind = fields.choice("kind", ("rotary", "relative", "disentangled"))
+    if kind == "rotary":
+        return Rotary(weights.floats(f"{path}.frequencies", (None,)))
+    if kind == "relative":
+        return Relative(weights.floats(f"{path}.table", (None, None)))
+    content, position = (
+        weights.floats(f"{path}.{name}", (None, None)) if weights.has(f"{path}.{name}") else None
+        for name in ("content_to_position", "position_to_content")
+    )
+    sizes = fields.whole("buckets", -1, 1 << 24), fields.whole("reach", 1, 1 << 24)
+    return Disentangled(content, position, *sizes)
+
+
+def _norm(parent: Fields, field: str, weights: Weights, name: str, width: int | None) -> Norm | None:
+    if not parent.optional(field):
+        return None
+    fields = parent.section(field)
     has = fields.strings("has")
-    gain, bias = (weights.floats(f"{name}.{field}", (width,)) if field in has else None for field in ("gain", "bias"))
+    gain, bias = (weights.floats(f"{name}.{part}", (width,)) if part in has else None for part in ("gain", "bias"))
     return Norm(gain, bias, fields.number("epsilon", 0, 1), fields.choice("kind", ("layer", "rms")))
 
 

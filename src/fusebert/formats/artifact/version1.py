@@ -29,11 +29,20 @@ def upgrade(header: Fields) -> Fields:
     if len(plans) != len(layers):
         raise FusebertError(f"{header.path}: plan.layers has {len(plans)} entries for {len(layers)} layers")
     blocks = [block for pair in zip(layers, plans, strict=True) for block in _blocks(*pair)]
+    embeddings, head = header.section("embeddings"), header.section("head")
+    steps = [{**step.values, "norm": _norm(step)} for step in head.sections("steps")]
     values = {
-        **header.values, "blocks": blocks, "order": list(range(len(blocks))), "final": None,
+        **header.values, "embeddings": {**embeddings.values, "norm": _norm(embeddings)},
+        "head": {**head.values, "steps": steps}, "blocks": blocks, "order": list(range(len(blocks))), "final": None,
         "precision": plan.values.get("precision"), "decoder": plan.values.get("decoder"),
     }  # fmt: skip
     return Fields(header.path, values)
+
+
+def _norm(fields: Fields, name: str = "epsilon") -> dict[str, Any] | None:
+    if not fields.optional(name):
+        return None
+    return {"kind": "layer", "epsilon": fields.number(name, 0, 1), "has": ["gain", "bias"]}
 
 
 def _blocks(layer: Fields, plan: Fields) -> tuple[dict[str, Any], dict[str, Any]]:

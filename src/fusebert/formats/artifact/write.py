@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fusebert.errors import UnsupportedError
 from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Attention, Block, Norm
+from fusebert.values.blocks import Attention, Block, Norm, Position
 from fusebert.values.network import Dense, Embeddings, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.traverse import block_parts
@@ -42,7 +42,7 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
         "embeddings": _embeddings(network.embeddings),
         "blocks": [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)],
         "order": list(encoder.order),
-        "final": None if encoder.final is None else _norm(encoder.final),
+        "final": _norm(encoder.final),
         "head": {
             "kind": network.head.kind,
             "pooling": network.head.pooling,
@@ -58,10 +58,9 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
 
 
 def _embeddings(embeddings: Embeddings) -> dict[str, Any]:
-    norm, projected = embeddings.norm, embeddings.projected_norm
     return {
-        "epsilon": None if norm is None else norm.epsilon,
-        "projected_epsilon": None if projected is None else projected.epsilon,
+        "norm": _norm(embeddings.norm),
+        "projected_norm": _norm(embeddings.projected_norm),
         "padding_id": embeddings.padding_id,
         "scale": embeddings.scale,
         "max_positions": embeddings.max_positions,
@@ -71,10 +70,8 @@ def _embeddings(embeddings: Embeddings) -> dict[str, Any]:
 def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     body = block.body
     if isinstance(body, Attention):
-        if body.position is not None:
-            raise UnsupportedError(f"an artifact cannot hold {type(body.position).__name__} positions yet")
         own = {"body": "attention", "heads": body.heads, "key_heads": body.key_heads, "scale": body.scale,
-               "window": body.window}  # fmt: skip
+               "window": body.window, "position": _position(body.position)}  # fmt: skip
     else:
         own = {"body": "feed_forward", "activation": body.activation}
     norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
@@ -82,7 +79,17 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     return {**own, "norms": norms, "products": products, "scores": plan.scores}
 
 
-def _norm(norm: Norm) -> dict[str, Any]:
+def _position(position: Position | None) -> dict[str, Any] | None:
+    if position is None:
+        return None
+    values = {field.name: getattr(position, field.name) for field in fields(position)}
+    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
+    return {"kind": type(position).__name__.lower(), **numbers}
+
+
+def _norm(norm: Norm | None) -> dict[str, Any] | None:
+    if norm is None:
+        return None
     return {"kind": norm.kind, "epsilon": norm.epsilon, "has": [name for name, _ in norm.arrays()]}
 
 
@@ -91,4 +98,4 @@ def _product(product: Product) -> dict[str, Any]:
 
 
 def _step(step: Dense) -> dict[str, Any]:
-    return {"activation": step.activation, "epsilon": None if step.norm is None else step.norm.epsilon}
+    return {"activation": step.activation, "norm": _norm(step.norm)}
