@@ -269,7 +269,7 @@ def test_the_head_on_ragged_rows_gives_the_bits_of_a_padded_run(tmp_path, head):
         want = want if head in ("none", "sequence") else want[mask]
     assert np.array_equal(got, want)
     if head in ("none", "sequence"):
-        with pytest.raises(FusebertError, match="first row"):
+        with pytest.raises(FusebertError, match="reads rows of each sequence"):
             model.head(model.rows([2], [0, 1, 1]), [0, 1, 1])
 
 
