@@ -20,8 +20,8 @@ $(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
 	touch $@
 
 # Tools and frameworks for tests.
-$(VENV)/.developed: requirements/develop.txt requirements/serve.txt $(VENV)/.installed
-	$(BIN)/pip install --quiet -r requirements/develop.txt -r requirements/serve.txt
+$(VENV)/.developed: requirements/develop.txt requirements/serve.txt requirements/embed.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet -r requirements/develop.txt -r requirements/serve.txt -r requirements/embed.txt
 	touch $@
 
 # Older frameworks that the tests' model zoo is made with, in a folder of their own: they clash with newer ones.

@@ -184,6 +184,11 @@ def test_keys_of_accuracy(printed: Callable[..., None]) -> None:
     printed("accuracy", "accuracy", model, "--task", texts(Path("texts.tsv")), "--precision", "fp32,int8")
 
 
+def test_keys_of_embed(printed: Callable[..., None]) -> None:
+    model = make_checkpoint(Path("model"), vocab=True)
+    printed("embed", "embed", model, texts(Path("texts.tsv")), "-o", "vectors", "--keep", "label")
+
+
 def test_keys_of_load_test(printed: Callable[..., None], tmp_path: Path) -> None:
     server = Served(make_checkpoint(Path("model"), head="sequence", vocab=True), log=tmp_path / "log")
     given = ("load-test", f"http://127.0.0.1:{server.port}", "--clients", 2, "--warmup", "0s", "--p99", "30s")

@@ -11,9 +11,10 @@ from fusebert.measure.bench import bench
 from fusebert.measure.calibrate import calibrate
 from fusebert.measure.compare import compare
 from fusebert.source import open, read
+from fusebert.verbs.embed import embed
 from fusebert.verbs.optimize import optimize
 
 __all__ = [
-    "FusebertError", "Model", "UnsupportedError", "accuracy", "bench", "calibrate", "compare", "find", "load", "open",
-    "optimize", "read",
+    "FusebertError", "Model", "UnsupportedError", "accuracy", "bench", "calibrate", "compare", "embed", "find", "load",
+    "open", "optimize", "read",
 ]  # fmt: skip

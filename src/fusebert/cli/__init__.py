@@ -2,10 +2,10 @@
 
 Exit codes: 0 done, 1 the answers differ, 2 anything the user can mend."""
 
-from fusebert.cli import load_test, measurements, models, patterns, serve  # each adds its commands
+from fusebert.cli import embed, load_test, measurements, models, patterns, serve  # each adds its commands
 from fusebert.cli.app import app
 
-__all__ = ["load_test", "main", "measurements", "models", "patterns", "serve"]
+__all__ = ["embed", "load_test", "main", "measurements", "models", "patterns", "serve"]
 
 
 def main() -> None:

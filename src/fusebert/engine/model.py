@@ -111,13 +111,13 @@ class Model:
 
     def encode(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[Text | Tokens],
         pooling: str = "mean",
         normalize: bool = True,
         batch_tokens: int = 8192,
         progress: bool = False,
     ) -> Array:
-        """One embedding per text or pair, `[texts, hidden]`, in the order given.
+        """One embedding per text or pair, `[texts, hidden]`, in the order given; texts may be tokenised already.
 
         Texts run sorted by length, about `batch_tokens` tokens at a time; nothing is padded."""
         check_pooling(pooling)
@@ -132,7 +132,21 @@ class Model:
             embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
         return embeddings
 
-    def predict(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> list[Any]:
+    def encode_tokens(
+        self, texts: Sequence[Text | Tokens], batch_tokens: int = 8192, progress: bool = False
+    ) -> list[Array]:
+        """The encoder's rows of each text or pair, `[tokens, hidden]`, special tokens included, in the order given."""
+        tokens = self._tokenize(texts)
+        found: list[Array] = [np.zeros((0, self.network.encoder.hidden_size), np.float32)] * len(tokens)
+
+        def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
+            for place, number in enumerate(numbers):
+                found[number] = rows[batch.offsets[place] : batch.offsets[place + 1]].copy()
+
+        self._each_batch(tokens, batch_tokens, keep, "encoding", progress)
+        return found
+
+    def predict(self, texts: Sequence[Text | Tokens], batch_tokens: int = 8192, progress: bool = False) -> list[Any]:
         """What the head says of each text or pair, in the order given.
 
         A Label (sequence classifier), a list of Spans (token classifier), a Span (question answering, for pairs of
@@ -263,9 +277,11 @@ class Model:
             return pool(self.engine.head(seen), offsets, "mean")
         return self.engine.head(pool(seen, offsets, "mean"))
 
-    def _answer(self, text: Text, tokens: Tokens, logits: Array) -> Any:
+    def _answer(self, text: Text | Tokens, tokens: Tokens, logits: Array) -> Any:
         if self.network.head.kind == "sequence":
             return answers.label(self.network, logits)
+        if isinstance(text, Tokens):
+            raise FusebertError("this model's answers are pieces of the text; give texts, not tokens")
         if self.network.head.kind == "token":
             return answers.entities(self.network, text, tokens, logits)
         if self.network.head.kind == "question":
@@ -273,12 +289,14 @@ class Model:
         assert self.tokenizer is not None  # there are tokens
         return answers.fills(self.tokenizer, tokens, logits)
 
-    def _tokenize(self, texts: Sequence[Text]) -> list[Tokens]:
+    def _tokenize(self, texts: Sequence[Text | Tokens]) -> list[Tokens]:
         if self.tokenizer is None:
             raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
         if not isinstance(texts, Sequence) or isinstance(texts, str):
             raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
-        return self.tokenizer(texts)
+        if texts and all(isinstance(text, Tokens) for text in texts):
+            return [text for text in texts if isinstance(text, Tokens)]
+        return self.tokenizer([text for text in texts if not isinstance(text, Tokens)])
 
     def _embed(self, ids: Array, offsets: Array, token_types: Array | None) -> Array:
         """The embeddings of ragged sequences."""
