@@ -8,6 +8,7 @@ engine alone on tokens that are ready, `embed` to Parquet parts, and sentence-tr
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from quality import packaged_model
@@ -53,7 +54,7 @@ def main() -> None:
         def whole() -> None:
             fusebert.embed(model, data, Path(folder) / f"out{time.monotonic_ns()}")
 
-        kinds = {"engine alone": engine, "fusebert embed": whole}
+        kinds: dict[str, Callable[[], object]] = {"engine alone": engine, "fusebert embed": whole}
         if given.rival:
             from sentence_transformers import SentenceTransformer
 

@@ -186,7 +186,7 @@ def test_keys_of_accuracy(printed: Callable[..., None]) -> None:
 
 def test_keys_of_embed(printed: Callable[..., None]) -> None:
     model = make_checkpoint(Path("model"), vocab=True)
-    printed("embed", "embed", model, texts(Path("texts.tsv")), "-o", "vectors", "--keep", "label")
+    printed("embed", "embed", model, texts(Path("texts.tsv")), "-o", "vectors")
 
 
 def test_keys_of_load_test(printed: Callable[..., None], tmp_path: Path) -> None:
