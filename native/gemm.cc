@@ -61,9 +61,9 @@ Product::Product(const Kernels& kernels, std::span<const Linear> parts, const st
   std::fill_n(bias_, padded, 0.0f);
   if (quantized_) {
     scale_ = store.take<float>(padded);
-    sum_ = store.take<int32_t>(padded);
+    origin_ = store.take<int32_t>(padded);
     std::fill_n(scale_, padded, 0.0f);
-    std::fill_n(sum_, padded, 0);
+    std::fill_n(origin_, padded, 0);
   }
   int64_t first = 0;
   for (const Linear& part : parts) {
@@ -141,7 +141,7 @@ void Product::pack(const Kernels& kernels, const Linear& part, int64_t first, co
             levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
         const bool ready = weight.type == FB_S8 && sums_fit(levels, inputs_);
         scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
-        sum_[column] = std::accumulate(levels, levels + inputs_, int32_t{0});
+        origin_[column] = sum_pair(-std::accumulate(levels, levels + inputs_, int32_t{0}));
         place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
       }
     }
@@ -181,7 +181,7 @@ void Product::multiply(const Rows& rows, int64_t first, int64_t count, const Inp
   epilogue.out += first * epilogue.out_stride;
   if (epilogue.residual) epilogue.residual += first * epilogue.residual_stride;
   gemm_->multiply({inputs.data, quantized_ ? inputs.scale : nullptr, inputs.zero}, count,
-                  {weights_, inputs_, outputs_, scale_, sum_}, all * strip / strips, all * (strip + 1) / strips,
+                  {weights_, inputs_, outputs_, scale_, origin_}, all * strip / strips, all * (strip + 1) / strips,
                   epilogue);
 }
 

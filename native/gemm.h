@@ -63,7 +63,7 @@ class Product {
   uint8_t* weights_;
   float *bias_, *scale_ = nullptr;
   float* factors_ = nullptr;  // of the inputs' columns, or null
-  int32_t* sum_ = nullptr;
+  int32_t* origin_ = nullptr;
 };
 
 }  // namespace fusebert

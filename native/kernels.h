@@ -15,7 +15,7 @@ constexpr int64_t kBlockRows = 96;  // that a product takes at a time
 struct InputRows {
   const void* data;
   const float* scale;   // value = scale[row] * (data - zero[row]); may be null, as a scale of 1
-  const int32_t* zero;  // int8 only
+  const int32_t* zero;  // int8 only: a pair, see levels.h
 };
 
 // Weights in panels of `Gemm::panel` columns; a panel holds groups of `Gemm::group` inputs for each of its columns in
@@ -23,8 +23,8 @@ struct InputRows {
 struct PackedWeights {
   const void* data;
   int64_t inputs, outputs;
-  const float* scale;  // int8 only, per column
-  const int32_t* sum;  // int8 only: sum of the column's weights
+  const float* scale;     // int8 only, per column
+  const int32_t* origin;  // int8 only: the sum of the column's weights, negative, as a pair
 };
 
 // What happens to a finished tile while it is in registers: out = activation(product + bias) + residual.

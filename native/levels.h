@@ -1,4 +1,5 @@
-// The limit on 8-bit weights: without VNNI, four products of bytes are added in 16 bits before they are widened.
+// 8-bit numbers: the limit on weights, since without VNNI four products of bytes are added in 16 bits before they are
+// widened; and a row's zero point times the sum of a column's weights, as one product of pairs.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -20,6 +21,14 @@ static inline bool sums_fit(const int8_t* levels, int64_t count) {
       most = std::max({most, above, -below});
     }
   return most <= kSumLimit;
+}
+
+// A zero point (up to 255) and a sum of weights (up to 2^21) as two numbers of 16 bits each: (zero, 128 zero) times
+// (sum mod 128, sum / 128). Multiplying 32 bits with each other takes some machines ten times as long.
+static inline int32_t zero_pair(int32_t zero) { return zero | zero << 23; }
+static inline int32_t zero_of(int32_t pair) { return pair & 255; }
+static inline int32_t sum_pair(int32_t sum) {
+  return static_cast<int32_t>((static_cast<uint32_t>(sum) & 127) | static_cast<uint32_t>(sum >> 7) << 16);
 }
 
 }  // namespace fusebert

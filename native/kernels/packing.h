@@ -1,5 +1,6 @@
 // Floats in the forms that the products of one instruction set read: rows as inputs, keys and values as weights.
 #pragma once
+#include "../levels.h"
 #include "products.h"
 
 namespace fusebert::FB_ISA {
@@ -80,14 +81,16 @@ FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, i
 }
 
 // Converts rows by convert(row, first_input, last_input, to), some inputs of a tile at a time, and interleaves them.
-template <class P, class Convert>
-FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Convert& convert) {
+// Before that, begin(row) is called for the rows of the tile: work of several rows that nothing else waits for.
+template <class P, class Begin, class Convert>
+FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Begin& begin, const Convert& convert) {
   constexpr int64_t kInputs = kSlice<P> / kLanes * kLanes * P::kGroup;  // whole vectors: the last one may be half used
   alignas(64) typename P::Stored converted[P::kRows][kInputs];
   const int64_t padded = round_up(inputs, P::kGroup);
   for (int64_t row = 0; row < count; row += P::kRows) {
     const int64_t height = count - row < P::kRows ? count - row : P::kRows;
     auto* tile = static_cast<typename P::Stored*>(data) + row * padded;
+    for (int64_t r = row; r < row + height; ++r) begin(r);
     for (int64_t first = 0; first < inputs; first += kInputs) {
       const int64_t last = inputs - first < kInputs ? inputs : first + kInputs;
       for (int64_t r = 0; r < height; ++r) {
@@ -111,53 +114,64 @@ inline void prepare_f32(const float* rows, int64_t stride, int64_t count, int64_
 
 inline void prepare_bf16(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float*, Range,
                          void* data, float*, int32_t*) {
-  prepare_rows<Bf16>(count, inputs, data, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
+  const auto nothing = [](int64_t) {};
+  prepare_rows<Bf16>(count, inputs, data, nothing, [&](int64_t row, int64_t i, int64_t last, Bf16::Stored* to) {
     const float* x = rows + row * stride;
     for (; i < last; i += kLanes, to += kLanes)
       Bf16::put(to, last - i >= kLanes ? load<vf>(x + i) : load_part(x + i, last - i));
   });
 }
 
-// Calls f with the elements from i to last of a row, times their factors: a vector at a time, zeros past the end.
+// Calls f with the elements from i to last of a row, times their factors: four vectors at a time, zeros past the end.
 template <class F>
-FB_INLINE void each_scaled(const float* x, const float* factors, int64_t i, int64_t last, const F& f) {
-  if (factors)
-    for (; i + kLanes <= last; i += kLanes) f(load<vf>(x + i) * load<vf>(factors + i));
-  else
-    for (; i + kLanes <= last; i += kLanes) f(load<vf>(x + i));
-  if (i < last) f(factors ? load_part(x + i, last - i) * load_part(factors + i, last - i) : load_part(x + i, last - i));
+FB_INLINE void each_four(const float* x, const float* factors, int64_t i, int64_t last, const F& f) {
+  vf four[4];
+  const auto next = [&](const auto& at) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) four[j] = factors ? at(x, j) * at(factors, j) : at(x, j);
+    f(four);
+  };
+  for (; i + 4 * kLanes <= last; i += 4 * kLanes)
+    next([&](const float* p, int j) { return load<vf>(p + i + j * kLanes); });
+  if (i < last)
+    next([&](const float* p, int j) {
+      const int64_t at = i + j * kLanes;
+      return last - at >= kLanes ? load<vf>(p + at) : load_part(p + at, last - at);
+    });
 }
 
 FB_INLINE Range row_range(const float* x, const float* factors, int64_t inputs) {
-  vf low = {}, high = {};  // zero is always representable
-  each_scaled(x, factors, 0, inputs, [&](vf value) {
-    low = minimum(low, value);
-    high = maximum(high, value);
+  vf low[4] = {}, high[4] = {};  // zero is always representable
+  each_four(x, factors, 0, inputs, [&](const vf* values) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) low[j] = minimum(low[j], values[j]), high[j] = maximum(high[j], values[j]);
   });
-  return {-largest(-low), largest(high)};
-}
-
-FB_INLINE vi level(vf x) {  // 0 .. 255 in the low byte; a NaN becomes 0
-  return (vi)(minimum(maximum(x, vf{}), splat(255.0f)) + kNearest);
+  return {-largest(-minimum(minimum(low[0], low[1]), minimum(low[2], low[3]))),
+          largest(maximum(maximum(high[0], high[1]), maximum(high[2], high[3])))};
 }
 
 inline void prepare_s8(const float* rows, int64_t stride, int64_t count, int64_t inputs, const float* factors,
                        Range range, void* data, float* scale, int32_t* zero) {
-  for (int64_t r = 0; r < count; ++r) {
-    const Range own = range.low < range.high ? range : row_range(rows + r * stride, factors, inputs);
-    const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f;
-    scale[r] = step;
-    zero[r] = level(splat(-own.low / step))[0] & 255;
-  }
-  prepare_rows<S8>(count, inputs, data, [&](int64_t row, int64_t first, int64_t last, S8::Stored* to) {
-    const vf origin = splat(static_cast<float>(zero[row])), inverse = splat(1.0f / scale[row]);
-    vf broken = {};  // zeros, unless something is infinite or not a number
-    each_scaled(rows + row * stride, factors, first, last, [&](vf value) {
-      broken += value * 0.0f;
-      store(to, to_bytes(level(value * inverse + origin)));
-      to += kLanes;
+  const auto begin = [&](int64_t row) {
+    const Range own = range.low < range.high ? range : row_range(rows + row * stride, factors, inputs);
+    const float step = own.high > own.low ? (own.high - own.low) / 255.0f : 1.0f, at = -own.low / step;
+    scale[row] = step;
+    zero[row] = zero_pair(static_cast<int32_t>((at < 255.0f ? at : 255.0f) + kNearest - kNearest));
+  };
+  prepare_rows<S8>(count, inputs, data, begin, [&](int64_t row, int64_t first, int64_t last, S8::Stored* to) {
+    const vf origin = splat(static_cast<float>(zero_of(zero[row]))), inverse = splat(1.0f / scale[row]);
+    vf broken[4] = {};  // zeros, unless something is infinite or not a number
+    each_four(rows + row * stride, factors, first, last, [&](const vf* values) {
+      vf levels[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        broken[j] += values[j] * 0.0f;
+        levels[j] = values[j] * inverse + origin;
+      }
+      store(to, to_levels(levels));
+      to += 4 * kLanes;
     });
-    if (any(broken != 0.0f)) scale[row] = __builtin_nanf("");
+    if (any((broken[0] + broken[1]) + (broken[2] + broken[3]) != 0.0f)) scale[row] = __builtin_nanf("");
   });
 }
 
@@ -172,7 +186,8 @@ void soften(const Scores& scores, void* data, float* share) {
   const float factor = plain ? scale : 1.0f;
   float peaks[kBlockRows];
   vf totals[kBlockRows];
-  const auto begin = [&](int64_t r, float* row) {
+  const auto begin = [&](int64_t r) {
+    float* row = scores.data + r * scores.stride;
     const int64_t first = seen ? seen[2 * r] : 0, last = seen ? seen[2 * r + 1] : keys;
     const float* more = bias + r * scores.bias_row_stride;
     const int64_t step = scores.bias_key_stride, whole = bias && step == 1 ? keys / kLanes * kLanes : 0;
@@ -189,9 +204,8 @@ void soften(const Scores& scores, void* data, float* share) {
       peaks[r] = 0;
     }
   };
-  prepare_rows<P>(scores.count, keys, data, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
-    float* row = scores.data + r * scores.stride;
-    if (i == 0) begin(r, row);
+  prepare_rows<P>(scores.count, keys, data, begin, [&](int64_t r, int64_t i, int64_t last, typename P::Stored* to) {
+    const float* row = scores.data + r * scores.stride;
     const vf peak = splat(peaks[r]);
     // Which keys are at hand depends on the rows beside this one, if not all are seen: then one sum goes through all.
     vf total = seen ? totals[r] : vf{};

@@ -18,12 +18,18 @@ constexpr int kTileRows = 6, kTileVectors = 2;
 constexpr int kTileRows = 4, kTileVectors = 3;
 #endif
 
+// What is kept in cache of a panel. Weights that one instruction multiplies four at a time are read so seldom that the
+// second-level cache serves as well as the first, and sums are put aside less often.
+constexpr int kFirstLevel = 28 * 1024, kSecondLevel = 160 * 1024;
+
 struct F32 {
-  using Stored = float;  // inputs
+  static constexpr bool kCoarse = false;  // results are not worth more digits than four
+  using Stored = float;                   // inputs
   using Weight = float;
   using Sum = vf;
   static constexpr int kGroup = 1, kRows = kTileRows, kVectors = kTileVectors;
-  static constexpr int kJoined = 1;                           // groups that are multiplied in one step
+  static constexpr int kJoined = 1;  // groups that are multiplied in one step
+  static constexpr int kSliceBytes = kFirstLevel;
   FB_INLINE void put(float* to, vf x) { store(to, x); }       // a vector of a row, as inputs
   FB_INLINE vi grouped(const vf* rows) { return (vi)*rows; }  // a vector of each row of a group, as weights
   FB_INLINE vf input(const float* x) { return splat(*x); }
@@ -40,10 +46,12 @@ struct F32 {
 
 #ifdef FB_DPBF16
 struct Bf16 {
+  static constexpr bool kCoarse = false;
   using Stored = uint16_t;
   using Weight = uint16_t;
   using Sum = vf;
   static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+  static constexpr int kSliceBytes = kSecondLevel;
   FB_INLINE vh rounded(vf x) { return (vh)_mm512_cvtneps_pbh((__m512)x); }
   FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
   FB_INLINE vi grouped(const vf* rows) {
@@ -74,13 +82,14 @@ struct S8 {  // levels of a row, times signed bytes
   static constexpr int kRows = kTileRows;
 #endif
   static constexpr int kGroup = 4, kVectors = kTileVectors;
+  static constexpr bool kCoarse = true;
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
 #ifdef FB_VNNI
-  static constexpr int kJoined = 1;
+  static constexpr int kJoined = 1, kSliceBytes = kSecondLevel;
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #elif defined(FB_MADD)
-  static constexpr int kJoined = 2;  // four products add up within 16 bits (see kSumLimit)
+  static constexpr int kJoined = 2, kSliceBytes = kFirstLevel;  // four products add up in 16 bits (see kSumLimit)
 #if FB_LANES == 16
   FB_INLINE vi pairs(vi x, vi w) { return (vi)_mm512_maddubs_epi16((__m512i)x, (__m512i)w); }
   FB_INLINE vi both(vi a, vi b) { return (vi)_mm512_add_epi16((__m512i)a, (__m512i)b); }
@@ -99,7 +108,7 @@ struct S8 {  // levels of a row, times signed bytes
     return in_order(sum + widen(both(pairs(x, w), pairs(next_x, next_w))));
   }
 #else
-  static constexpr int kJoined = 1;
+  static constexpr int kJoined = 1, kSliceBytes = kFirstLevel;
   FB_INLINE vi add(vi sum, vi x, vi w) {
     for (int shift = 24; shift >= 0; shift -= 8) sum += (vi)((vu)x << shift >> 24) * (w << shift >> 24);
     return sum;
@@ -109,41 +118,52 @@ struct S8 {  // levels of a row, times signed bytes
 
 template <class P>
 constexpr int kPanel = P::kVectors * kLanes;
-// Groups of inputs that are summed at a time: so much of a panel stays in the first-level cache while rows pass by.
+// Groups of inputs that are summed at a time: so much of a panel stays in cache while rows pass by.
 template <class P>
-constexpr int kSlice = 28 * 1024 / (4 * (kPanel<P> + P::kRows));
+constexpr int kSlice = P::kSliceBytes / (4 * (kPanel<P> + P::kRows));
 
 constexpr int kStride = 4;  // groups from one fetch of memory to the next
 constexpr int kLine = 64;   // bytes that one fetch brings
 
-FB_INLINE vf to_float(vf sum, const InputRows& rows, const PackedWeights&, int64_t row, int64_t) {
-  return rows.scale ? sum * rows.scale[row] : sum;
-}
-FB_INLINE vf to_float(vi sum, const InputRows& rows, const PackedWeights& weights, int64_t row, int64_t column) {
-  vi exact = sum - rows.zero[row] * load<vi>(weights.sum + column);
-  return __builtin_convertvector(exact, vf) * (load<vf>(weights.scale + column) * rows.scale[row]);
-}
+// The sums of a vector of columns -> floats, row by row. What belongs to the columns is read once: compilers must
+// assume that storing results changes it.
+template <class Sum>
+struct Columns;
+template <>
+struct Columns<vf> {
+  Columns(const PackedWeights&, int64_t) {}
+  [[gnu::always_inline]] vf to_float(vf sum, const InputRows& rows, int64_t row) const {
+    return rows.scale ? sum * rows.scale[row] : sum;
+  }
+};
+template <>
+struct Columns<vi> {
+  Columns(const PackedWeights& weights, int64_t column)
+      : scale(load<vf>(weights.scale + column)), origin(load<vi>(weights.origin + column)) {}
+  [[gnu::always_inline]] vf to_float(vi sum, const InputRows& rows, int64_t row) const {
+    return __builtin_convertvector(add_pairs(sum, origin, vi{} + rows.zero[row]), vf) * (scale * rows.scale[row]);
+  }
+  vf scale;
+  vi origin;
+};
 
 // The epilogue of a tile.
 template <class P, class Activate>
 FB_INLINE void finish(const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,
                       const PackedWeights& weights, int64_t column, const Epilogue& epilogue, Activate activate) {
-  const float *bias = epilogue.bias, *residual = epilogue.residual;
   for (int v = 0; v < vectors; ++v, column += kLanes) {
-    const int64_t left = weights.outputs - column;
-    float* out = epilogue.out + row * epilogue.out_stride + column;
-    const float* more = residual ? residual + row * epilogue.residual_stride + column : nullptr;
-    for (int r = 0; r < height; ++r, out += epilogue.out_stride) {
-      vf value = to_float(sums[r * vectors + v], rows, weights, row + r, column);
-      value = activate(bias ? value + load<vf>(bias + column) : value);
-      if (more) {
-        value += left >= kLanes ? load<vf>(more) : load_part(more, left);
-        more += epilogue.residual_stride;
-      }
+    const Columns<typename P::Sum> columns(weights, column);
+    const vf bias = epilogue.bias ? load<vf>(epilogue.bias + column) : splat(-0.0f);  // which changes nothing
+    const int64_t left = weights.outputs - column, out_stride = epilogue.out_stride, stride = epilogue.residual_stride;
+    float* out = epilogue.out + row * out_stride + column;
+    const float* residual = epilogue.residual ? epilogue.residual + row * stride + column : nullptr;
+    for (int r = 0; r < height; ++r) {
+      vf value = activate(columns.to_float(sums[r * vectors + v], rows, row + r) + bias);
+      if (residual) value += left >= kLanes ? load<vf>(residual + r * stride) : load_part(residual + r * stride, left);
       if (left >= kLanes)
-        store(out, value);
+        store(out + r * out_stride, value);
       else
-        store_part(out, value, left);
+        store_part(out + r * out_stride, value, left);
     }
   }
 }
@@ -155,10 +175,11 @@ using Finish = void (*)(const typename P::Sum*, int, int, const InputRows&, int6
 // By activation; of one function each, not unrolled into every tile: that would be most of the library's code.
 template <class P>
 constexpr Finish<P> kFinish[] = {
-#define FB_FINISH(NAME, name, number)                                                                     \
-  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,            \
-     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                            \
-    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue, [](vf x) { return name(x); }); \
+#define FB_FINISH(NAME, name, number)                                                                   \
+  [](const typename P::Sum* sums, int height, int vectors, const InputRows& rows, int64_t row,          \
+     const PackedWeights& weights, int64_t column, const Epilogue& epilogue) {                          \
+    finish<P>(sums, height, vectors, rows, row, weights, column, epilogue,                              \
+              [](vf x) { return P::kCoarse && number == FB_GELU_ERF ? gelu_erf_coarse(x) : name(x); }); \
   },
     FB_ACTIVATION_LIST(FB_FINISH)
 #undef FB_FINISH

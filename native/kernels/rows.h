@@ -7,27 +7,24 @@
 
 namespace fusebert::FB_ISA {
 
-// With its mean taken away, or (FB_RMS_NORM) as it is, a row is divided by its spread.
+// With its mean taken away, or (FB_RMS_NORM) as it is, a row is divided by its spread. Some rows are in each stage at a
+// time: one alone would wait for its sums.
 template <bool Centered>
 void norm_rows(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                const fb_norm& norm) {
+  constexpr int64_t kTogether = 4;
   const int64_t whole = width / kLanes * kLanes, rest = width - whole;
   const float share = 1.0f / static_cast<float>(width);
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* x = in + r * in_stride;
-    float* y = out + r * out_stride;
-    const auto mean_of = [&](float past_the_end, const auto& term) {  // four sums: one would wait for itself
-      vf part[4] = {};
-      int64_t i = 0;
-      for (; i + 4 * kLanes <= whole; i += 4 * kLanes)
-        for (int j = 0; j < 4; ++j) part[j] += term(load<vf>(x + i + j * kLanes));
-      for (; i < whole; i += kLanes) part[0] += term(load<vf>(x + i));
-      if (rest) part[0] += term(load_part(x + whole, rest, past_the_end));
-      return sum((part[0] + part[1]) + (part[2] + part[3])) * share;
-    };
-    const float mean = Centered ? mean_of(0, [](vf v) { return v; }) : 0.0f;
-    const float variance = mean_of(mean, [&](vf v) { return (v - mean) * (v - mean); });
-    const float inverse = 1.0f / __builtin_sqrtf(variance + norm.epsilon);
+  const auto mean_of = [&](const float* x, float past_the_end, const auto& term) {  // four sums, for the same reason
+    vf part[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * kLanes <= whole; i += 4 * kLanes)
+      for (int j = 0; j < 4; ++j) part[j] += term(load<vf>(x + i + j * kLanes));
+    for (; i < whole; i += kLanes) part[0] += term(load<vf>(x + i));
+    if (rest) part[0] += term(load_part(x + whole, rest, past_the_end));
+    return sum((part[0] + part[1]) + (part[2] + part[3])) * share;
+  };
+  const auto write = [&](const float* x, float mean, float inverse, float* y) {
     const auto finish = [&](vf v, vf gain, vf bias) { return (v - mean) * inverse * gain + bias; };
     for (int64_t i = 0; i < whole; i += kLanes)
       store(y + i, finish(load<vf>(x + i), norm.gain ? load<vf>(norm.gain + i) : splat(1),
@@ -37,6 +34,18 @@ void norm_rows(const float* in, int64_t in_stride, float* out, int64_t out_strid
                  finish(load_part(x + whole, rest), norm.gain ? load_part(norm.gain + whole, rest) : splat(1),
                         norm.bias ? load_part(norm.bias + whole, rest) : vf{}),
                  rest);
+  };
+  float mean[kTogether] = {}, inverse[kTogether];
+  for (int64_t first = 0; first < rows;
+       first += kTogether, in += kTogether * in_stride, out += kTogether * out_stride) {
+    const int64_t count = rows - first < kTogether ? rows - first : kTogether;
+    for (int64_t r = 0; Centered && r < count; ++r) mean[r] = mean_of(in + r * in_stride, 0, [](vf v) { return v; });
+    for (int64_t r = 0; r < count; ++r) {
+      const float own = mean[r];
+      inverse[r] = mean_of(in + r * in_stride, own, [&](vf v) { return (v - own) * (v - own); });
+    }
+    for (int64_t r = 0; r < count; ++r) inverse[r] = 1.0f / __builtin_sqrtf(inverse[r] + norm.epsilon);
+    for (int64_t r = 0; r < count; ++r) write(in + r * in_stride, mean[r], inverse[r], out + r * out_stride);
   }
 }
 
