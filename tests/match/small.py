@@ -32,6 +32,7 @@ class Small:
     epsilon = 1e-12
     batch: int | str = "batch"
     length: int | str = "length"
+    longest = POSITIONS
     inputs = ("ids", "mask", "types")
     mask_type: Any = TensorProto.INT64
     mask_shape: tuple[Any, ...] | None = None
@@ -84,7 +85,7 @@ class Small:
     def positions(self) -> str:
         length = self.shape("ids", 1)
         return self.op(
-            "Gather", self.weight(POSITIONS, self.hidden), self.op("Range", self.const(0), length, self.const(1))
+            "Gather", self.weight(self.longest, self.hidden), self.op("Range", self.const(0), length, self.const(1))
         )
 
     def embeddings(self) -> str:
@@ -195,7 +196,7 @@ class Small:
     def feeds(self, kind: str, batch: int, length: int) -> dict[str, np.ndarray]:
         """Inputs with padding of some kind; every row sees something."""
         batch = self.batch if isinstance(self.batch, int) else batch
-        length = self.length if isinstance(self.length, int) else length
+        length = self.length if isinstance(self.length, int) else min(length, self.longest)
         random = np.random.default_rng([ord(kind[0]), batch, length])
         seen = np.ones((batch, length), np.int64)
         for row in range(batch):

@@ -899,6 +899,31 @@ class BatchOne(Small):
 
 
 @good()
+class BatchOneInside(Small):
+    """As torch exports from an example of one sequence: any batch is declared, but later layers are made for one."""
+
+    layers = 3
+
+    def sized(self, x, *rest):
+        length = self.axes("Unsqueeze", self.shape("ids", 1), [0])
+        return self.op("Reshape", x, self.op("Concat", self.const([1]), length, self.const(rest), axis=0))
+
+    def split(self, x, heads, transposed=False):
+        if self.number == 0:
+            return super().split(x, heads, transposed)
+        x = self.sized(x, -1, self.hidden // heads)
+        return self.op("Transpose", x, perm=[0, 2, 3, 1] if transposed else [0, 2, 1, 3])
+
+    def merge(self, x):
+        if self.number == 0:
+            return super().merge(x)
+        return self.sized(self.op("Transpose", x, perm=[0, 2, 1, 3]), self.hidden)
+
+    def feeds(self, kind, batch, length):  # noqa: ARG002
+        return super().feeds(kind, 1, length)
+
+
+@good()
 class StaticOneByTwo(Small):
     batch, length = 1, 2
 

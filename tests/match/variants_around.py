@@ -314,6 +314,41 @@ class PositionsSliced(Small):
 
 
 @good()
+class PositionsFew(Small):
+    """Fewer positions than the finder would look at, counted beforehand as torch does."""
+
+    hidden, heads, inner, longest = 60, 5, 42, 10
+
+    def places(self, table):
+        ends = self.axes("Unsqueeze", self.shape("ids", 1), [0])
+        return self.op("Slice", table, self.const([0]), ends, self.const([0]))
+
+    def positions(self):
+        return self.op("Gather", self.weight(self.longest, self.hidden), self.places(self.const(np.arange(10))))
+
+
+@good()
+class PositionsFewSliced(PositionsFew):
+    longest = 7
+
+    def positions(self):
+        return self.places(self.weight(self.longest, self.hidden))
+
+
+@good()
+class PositionsFewCounted(PositionsFew):
+    """As RoBERTa: positions count the ids that are not padding, from 2 on."""
+
+    inputs = ("ids", "mask")
+    longest = 14
+
+    def positions(self):
+        real = self.op("Cast", self.op("Not", self.op("Equal", "ids", self.const(1))), to=TensorProto.INT64)
+        places = self.op("Mul", self.op("CumSum", real, self.const(1)), real)
+        return self.op("Gather", self.weight(16, self.hidden), self.op("Add", places, self.const(1)))
+
+
+@good()
 class PositionsFromBuffer(Small):
     """Slices of a constant [1, 96], as torch keeps them."""
 

@@ -248,10 +248,13 @@ def converted(name: str, source: str, maker: str = "convert", precision: str | N
     LISTED.append(replace(base, **changed))
 
 
-def keras(name: str, activation: str = "gelu_erf", sizes: dict = SMALL, epsilon: float = 1e-3) -> None:
-    """An own Keras 3 model."""
+def keras(
+    name: str, activation: str = "gelu_erf", sizes: dict = SMALL, epsilon: float = 1e-3, dropout: float = 0
+) -> None:
+    """An own Keras 3 model; one with dropout has another softmax."""
     outputs = ("last_hidden_state", "first")
     recipe = {"sizes": sizes, "act": activation, "epsilon": epsilon, "outputs": outputs, "kinds": KINDS}
+    recipe["dropout"] = dropout
     facts = (Facts(**sizes, activation=activation, epsilon=epsilon),)
     readers = ("positions", "first")
     LISTED.append(Listed(name, "keras", "saved_model", "own", facts, types=None, readers=readers, recipe=recipe))

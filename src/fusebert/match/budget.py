@@ -137,12 +137,14 @@ def _causal(inputs: _Inputs, _: Mapping[str, Any]) -> float:
 
 
 _MOVED = """
-reshape transpose squeeze unsqueeze concat stack unstack split slice strided_slice gather_elements scatter_nd shape size
-cumsum mean sum max min prod any all argmax argmin quantize dequantize dynamic_quantize mask_index arrange split_heads
+reshape transpose squeeze unsqueeze concat stack unstack split slice strided_slice gather_elements scatter_nd cumsum
+mean sum max min prod any all argmax argmin quantize dequantize dynamic_quantize mask_index arrange split_heads
 merge_heads select trilu
 """
 _RULES: dict[str, Callable[[_Inputs, Mapping[str, Any]], float]] = {
     **dict.fromkeys(_MOVED.split(), _added),
+    "shape": lambda inputs, _: inputs[0].ndim,
+    "size": lambda *_: 1,
     "expand": _expand,
     "tile": _tile,
     "range": _range,

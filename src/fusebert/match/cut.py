@@ -35,7 +35,7 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
         raise UnsupportedError(
             f"{found.inner_taps[0]} is inside a layer, and other nodes read it; a fused layer gives only its result"
         )
-    tensors = _Tensors(finding.raised)
+    tensors = _Tensors(finding)
     number = {layer.output: i for i, layer in enumerate(found.layers)}
     outputs = (found.output, *found.taps)
     flat = tensors.layout(found.output, found.output)
@@ -57,7 +57,7 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
 
 def embedded(finding: Finding, found: FoundEncoder) -> str | None:
     """The tensor `[batch, length, hidden]` that the embeddings make, if there is one."""
-    return _Tensors(finding.raised).seen(found.input, flat=False)
+    return _Tensors(finding).seen(found.input, flat=False)
 
 
 def element_types(graph: Graph) -> dict[str, str]:
@@ -96,12 +96,15 @@ def shown_as_is(raised: Lifted, value: str) -> Iterator[str]:
 class _Tensors:
     """The original's tensors by the value that each is a view of."""
 
-    def __init__(self, raised: Lifted) -> None:
-        self._raised = raised
+    def __init__(self, finding: Finding) -> None:
+        self._raised = raised = finding.raised
         self._maker = {name: node for node in raised.graph.nodes for name in node.outputs}
         self._views: dict[str, list[tuple[str, tuple[Group, ...]]]] = {}
+        translated = finding.translated
+        there = {*translated.inputs, *(name for node in translated.nodes for name in node.outputs)}
+        there -= translated.facts["emitted"]
         for tensor, view in raised.views.items():
-            if view.factor == 1 and tensor not in raised.graph.weights:
+            if view.factor == 1 and tensor in there and tensor not in raised.graph.weights:
                 self._views.setdefault(view.value, []).append((tensor, ax.settled(view.dims)))
 
     def layout(self, tensor: str, value: str) -> bool:
@@ -113,9 +116,13 @@ class _Tensors:
         return flat
 
     def seen(self, value: str, flat: bool) -> str | None:
-        """A tensor that shows a value in this layout."""
+        """A tensor that shows a value in this layout. An arrangement of something that only adds or drops dimensions of
+        size 1, such as the batch where that is one sequence, shows the same."""
         canonical = ax.settled(self._raised.dims[value])
-        fitting = [name for name, dims in self._views.get(value, ()) if _flat(dims, canonical) is flat]
+        made = self._maker.get(value)
+        same = (value, made.inputs[0]) if made is not None and made.op == "arrange" else (value,)
+        views = (view for name in same for view in self._views.get(name, ()))
+        fitting = [name for name, dims in views if _flat(dims, canonical) is flat]
         return value if value in fitting else fitting[0] if fitting else None
 
     def mask(self, found: FoundEncoder) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from fusebert.match.chains import chained, layers_of, same_mask
 from fusebert.match.consumers import consumers_of
@@ -25,7 +26,8 @@ from fusebert.match.lift import lift
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.mask import Masks
 from fusebert.match.misses import nearest, unpaired
-from fusebert.match.probe import make_probes
+from fusebert.match.probe import Probe, make_probes
+from fusebert.match.quantized import Unrounded, unround
 from fusebert.match.recognise import recognise
 from fusebert.match.search import find_blocks
 from fusebert.match.translate import translate_with_rows
@@ -36,10 +38,19 @@ from fusebert.ops.graph import Graph, Node
 def find(graph: Graph) -> Finding:
     """Every encoder in a graph."""
     translated, rows = translate_with_rows(graph)
-    finding = _find(translated, rows, {})
-    if not finding.encoders and finding.raised.fixed_sizes:
-        return _find(translated, rows, finding.raised.fixed_sizes)
+    unrounded = unround(translated)
+    look = partial(_find, translated, unrounded, [*rows, *unrounded.rows])
+    finding = look({}, None)
+    if (longest := finding.raised.longest) is not None:
+        finding = look({}, longest)
+    if sizes := finding.raised.fixed_sizes:
+        other = look(sizes, longest)
+        return other if not finding.encoders or _layers(other) > _layers(finding) else finding
     return finding
+
+
+def _layers(finding: Finding) -> int:
+    return sum(len(found.layers) for found in finding.encoders)
 
 
 def find_elsewhere(graph: Graph, reached: Finding) -> dict[str, Finding]:
@@ -58,8 +69,17 @@ def find_elsewhere(graph: Graph, reached: Finding) -> dict[str, Finding]:
     return findings
 
 
-def _find(translated: Graph, before: list[RuleRow], fixed_sizes: Mapping[int, int]) -> Finding:
-    raised, lifts = _raise(translated, fixed_sizes)
+def _find(
+    translated: Graph,
+    unrounded: Unrounded,
+    before: list[RuleRow],
+    fixed_sizes: Mapping[int, int],
+    longest: int | None,
+) -> Finding:
+    """What is found with probes of sizes that the graph takes: `fixed_sizes` by dimension, `longest` tokens at most."""
+    raised, lifts = _raise(unrounded.graph, make_probes(translated, fixed_sizes, longest))
+    fixed = {**raised.fixed_sizes, **fixed_sizes}
+    raised = replace(raised, fixed_sizes=fixed, quantized=unrounded.nodes)
     blocks, misses = find_blocks(raised.graph, raised.kept)
     layers = layers_of(blocks)
     misses |= unpaired(raised.graph, blocks, layers, misses)
@@ -87,11 +107,11 @@ def _find(translated: Graph, before: list[RuleRow], fixed_sizes: Mapping[int, in
     return Finding(tuple(encoders.values()), tuple(near), tuple(rows), raised, translated, unmatched)
 
 
-def _raise(translated: Graph, fixed_sizes: Mapping[int, int]) -> tuple[Lifted, list[RuleRow]]:
-    """A translated graph in the vocabulary of `ops`, and a row for every rule that applied or refused."""
-    lifted, lifts = lift(translated, make_probes(translated, fixed_sizes))
+def _raise(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRow]]:
+    """A graph of primitive operations in the vocabulary of `ops`, and a row for every rule that applied or refused."""
+    lifted, lifts = lift(graph, probes)
     raised, rows = recognise(lifted.graph, lifted.dims, lifted.kept)
-    return replace(lifted, graph=raised, fixed_sizes={**lifted.fixed_sizes, **fixed_sizes}), [*lifts, *rows]
+    return replace(lifted, graph=raised), [*lifts, *rows]
 
 
 def _searches(graph: Graph, blocks: Mapping[str, Match], misses: Mapping[str, Miss]) -> Iterator[RuleRow]:

@@ -88,9 +88,10 @@ class Lifted:
     dims: Mapping[str, tuple[Group, ...]]
     probes: tuple[Probe, Probe]  # with the shapes that were asked for on the way
     content: Set[str]  # tensors that depend on what is in an input, not only on its shape
-    quantized: tuple[str, ...]  # nodes whose 8-bit numbers became floats
     fixed_sizes: Mapping[int, int]  # sizes, by dimension, that the graph requires of its inputs without declaring them
+    longest: int | None  # the most tokens, where a probe has more
     kept: Set[str]  # outputs of nodes that no rule understood; their operations mean what they do in the dialect
+    quantized: tuple[str, ...] = ()  # nodes whose 8-bit numbers became floats
 
     def origin(self, weight: str) -> Provenance:
         """Where a weight of the lifted graph comes from."""

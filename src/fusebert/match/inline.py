@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fusebert.errors import FusebertError
-from fusebert.ops.graph import AttributeOf, Graph, Node, TensorType, Weight
+from fusebert.ops.graph import AttributeOf, Graph, Node, TensorType, Weight, in_order
 
 _MOST_NODES = 1_000_000
 _DEEPEST_CALL = 100
@@ -34,27 +34,8 @@ def ordered(graph: Graph) -> Graph:
         if i not in before:
             before[i] = [maker[tensor] for tensor in _reads(graph.nodes[i]) if tensor in maker]
             needed += before[i]
-    return replace(graph, nodes=tuple(graph.nodes[i] for i in _sorted(before, graph)))
-
-
-def _sorted(before: dict[int, list[int]], graph: Graph) -> Iterator[int]:
-    done: set[int] = set()
-    for first in sorted(before):
-        path = {first: iter(before[first])} if first not in done else {}
-        while path:
-            i = next(reversed(path))
-            earlier = next((j for j in path[i] if j not in done), None)
-            if earlier is None:
-                del path[i]
-                done.add(i)
-                yield i
-            elif earlier in path:
-                node = graph.nodes[earlier]
-                raise FusebertError(
-                    f"node {node.name or earlier} ({node.op}) depends on its own result: the graph has a cycle"
-                )
-            else:
-                path[earlier] = iter(before[earlier])
+    places = in_order(before, lambda i: f"{graph.nodes[i].name or i} ({graph.nodes[i].op})")
+    return replace(graph, nodes=tuple(graph.nodes[i] for i in places))
 
 
 def _reads(node: Node, depth: int = 0) -> Iterator[str]:

@@ -11,12 +11,11 @@ import numpy as np
 from fusebert.errors import FusebertError
 from fusebert.match.budget import refuse_large
 from fusebert.match.findings import Lifted, Mask, Refused
+from fusebert.match.lift.masks import HIDDEN
 from fusebert.match.probe import Probe
 from fusebert.match.trials import Trials
 from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
-
-_HIDDEN = -100.0  # from here on exp() leaves nothing of a score
 
 
 class Masks:
@@ -83,7 +82,7 @@ def computed(graph: Graph, tensor: str, probe: Probe) -> Array:
 def hiding_value(lifted: Lifted, added: str) -> float | None:
     """What a hidden position's scores get added, where that is one number for all."""
     arrays = [computed(lifted.graph, added, probe) for probe in lifted.probes]
-    values = {float(value) for array in arrays for value in np.unique(array[array <= _HIDDEN])}
+    values = {float(value) for array in arrays for value in np.unique(array[array <= HIDDEN])}
     return values.pop() if len(values) == 1 else None
 
 
@@ -122,7 +121,7 @@ def _hides(array: Array, seen: Array | None) -> bool:
     have = np.broadcast_to(array, want.shape)
     shown = have[want]  # a number that is added everywhere changes nothing
     same = bool((np.abs(shown) <= 1).all()) and (shown.size == 0 or np.ptp(shown) == 0)
-    return same and bool((have[~want] <= _HIDDEN).all())
+    return same and bool((have[~want] <= HIDDEN).all())
 
 
 def _causal(array: Array) -> bool:
@@ -130,4 +129,4 @@ def _causal(array: Array) -> bool:
     if queries != keys or queries < 2:
         return False
     later = np.triu(np.ones((queries, keys), bool), 1)
-    return bool((array[..., later] <= _HIDDEN).all())
+    return bool((array[..., later] <= HIDDEN).all())

@@ -16,16 +16,29 @@ _LARGEST = 1 << 22  # elements of an input
 Probe = dict[str, Array]
 
 
-def make_probes(graph: Graph, fixed_sizes: Mapping[int, int] | None = None) -> tuple[Probe, Probe]:
+def make_probes(
+    graph: Graph, fixed_sizes: Mapping[int, int] | None = None, longest: int | None = None
+) -> tuple[Probe, Probe]:
     """Two sets of inputs: each input that can be ids, a mask or token types, filled with zeros and ones; others are
-    omitted. `fixed_sizes` are sizes, by dimension, that the graph requires although it does not declare them."""
+    omitted. `fixed_sizes` are sizes, by dimension, that the graph requires although it does not declare them, and
+    `longest` is how many tokens it takes at most."""
     taken = {n for weight in graph.weights.values() for n in weight.shape if n > 1}
     free = [p for p in _PRIMES if not any(n % p == 0 for n in taken)] + list(_PRIMES)
-    chosen = list(dict.fromkeys(free))[:4]
-    small, large = sorted(chosen[:4])[:2], sorted(chosen[:4])[2:]
+    small, large = _sizes(list(dict.fromkeys(free)), longest)
     fixed_sizes = fixed_sizes or {}
     first, second = ((fixed_sizes.get(0, b), fixed_sizes.get(1, s)) for b, s in (small, large))
     return _fill(graph, first, 0), _fill(graph, second, 1)
+
+
+def _sizes(primes: list[int], longest: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Batch and length of both probes, of the primes that come first."""
+    if longest is None:
+        a, b, c, d = sorted(primes[:4])
+        return (a, b), (c, d)
+    fitting = [*(p for p in primes if p <= longest), *range(longest, 0, -1)]
+    s, t = sorted([*dict.fromkeys(fitting), 1][:2])
+    b, c, *_ = (p for p in primes if p not in (s, t))
+    return (b, s), (c, t)
 
 
 def _fill(graph: Graph, sizes: tuple[int, int], seed: int) -> Probe:

@@ -1,12 +1,13 @@
 """A Graph in an exporter's dialect -> one flat Graph of primitive operations (`primitives.MEANING`), sorted, only what
-the outputs need. A node that no rule knows stays as it is."""
+the outputs need. A node that no rule knows stays as it is. The fact `emitted` has the tensors that the file does not
+have: those between the operations that one node became."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusebert.match.dialects import onnx, ort, tensorflow
+from fusebert.match.dialects import onnx, ort, quantized, tensorflow
 from fusebert.match.emitter import Emitter, Rule
 from fusebert.match.findings import RuleRow
 from fusebert.match.inline import inline, ordered
@@ -15,7 +16,7 @@ from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import VOCABULARY
 
 _OURS = frozenset((*MEANING, *VOCABULARY))
-_ONNX: Mapping[str, Rule] = {**onnx.RULES, **ort.RULES}
+_ONNX: Mapping[str, Rule] = {**onnx.RULES, **ort.RULES, **quantized.RULES}
 
 
 def translate(graph: Graph) -> Graph:
@@ -38,7 +39,12 @@ def translate_with_rows(graph: Graph) -> tuple[Graph, list[RuleRow]]:
     translated = ordered(replace(flat, nodes=tuple(emitter.nodes), weights=emitter.weights))
     used = {*translated.outputs, *(tensor for node in translated.nodes for tensor in node.inputs)}
     weights = {name: weight for name, weight in emitter.weights.items() if name in used}
-    return replace(translated, weights=weights), emitter.rows
+    facts = {**translated.facts, "emitted": frozenset(_made(translated) - _made(flat))}
+    return replace(translated, weights=weights, facts=facts), emitter.rows
+
+
+def _made(graph: Graph) -> set[str]:
+    return {tensor for node in graph.nodes for tensor in node.outputs}
 
 
 def _own_names(graph: Graph) -> Graph:

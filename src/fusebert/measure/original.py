@@ -8,23 +8,23 @@ from dataclasses import replace
 import numpy as np
 
 from fusebert.engine.model import Model
-from fusebert.match import Assembled, translate
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.inputs import Input, fill, sizes_of
-from fusebert.ops.graph import Array, Graph
+from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import evaluate
+from fusebert.source import GraphSource
 
 
-def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list[Difference]:
+def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
     """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy: of the
     outputs that both have, or else of the encoder's rows."""
-    original = translate(graph)
+    original, assembled = source.finding.translated, source.assembled
     places = dict(assembled.outputs)
     wanted = {name: original.outputs[place] for name, place in places.items()} or {"encoder": assembled.encoder_output}
     original = replace(original, outputs=tuple(wanted.values()))
     names = assembled.inputs
     pairs: dict[str, tuple[list[Array], list[Array]]] = {}
-    for given in _small_inputs(original, model, assembled):
+    for given in _small_inputs(source, model):
         feeds = {names[role]: given[role].astype(original.types[names[role]].dtype or "int64") for role in names}
         if assembled.positions in original.inputs:
             declared = original.types[assembled.positions]
@@ -40,14 +40,16 @@ def compare_with_graph(graph: Graph, model: Model, assembled: Assembled) -> list
     return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
 
 
-def _small_inputs(graph: Graph, model: Model, assembled: Assembled) -> list[dict[str, Array]]:
+def _small_inputs(source: GraphSource, model: Model) -> list[dict[str, Array]]:
     """Few tokens, since NumPy is slow, with padding right, and in holes where the graph does not just count positions;
-    of the size that the graph declares, if any."""
+    of the sizes that the graph declares or insists on, if any."""
     random = np.random.default_rng(0)
-    declared = graph.types[assembled.inputs["ids"]].shape or (None, None)
+    assembled, finding = source.assembled, source.finding
+    declared = finding.translated.types[assembled.inputs["ids"]].shape or (None, None)
+    fixed = [finding.raised.fixed_sizes.get(place, size) for place, size in enumerate(declared)]
     batches = []
-    for usual in ((1, 4), (3, 9)):
-        shape = tuple(n if isinstance(n, int) else m for n, m in zip(declared, usual, strict=True))
+    for usual in ((1, 4), (3, min(9, model.network.embeddings.longest))):
+        shape = tuple(n if isinstance(n, int) else m for n, m in zip(fixed, usual, strict=True))
         ids = random.integers(0, len(model.network.embeddings.word), shape)
         mask = np.ones_like(ids)
         if shape[1] > 1:

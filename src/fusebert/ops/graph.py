@@ -4,11 +4,13 @@ Words are the common vocabulary (`ops`) or an exporter's own operations; raising
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
+
+from fusebert.errors import FusebertError
 
 Array = NDArray[Any]
 
@@ -70,3 +72,21 @@ class Graph:
     def readers(self, tensor: str) -> tuple[Node, ...]:
         """The nodes that read a tensor."""
         return tuple(node for node in self.nodes if tensor in node.inputs)
+
+
+def in_order(before: Mapping[int, Sequence[int]], told: Callable[[int], str]) -> Iterator[int]:
+    """Places in rising order, but each after those `before` it; `told` names a node where they go round in a cycle."""
+    done: set[int] = set()
+    for first in sorted(before):
+        path = {first: iter(before[first])} if first not in done else {}
+        while path:
+            i = next(reversed(path))
+            earlier = next((j for j in path[i] if j not in done), None)
+            if earlier is None:
+                del path[i]
+                done.add(i)
+                yield i
+            elif earlier in path:
+                raise FusebertError(f"node {told(earlier)} depends on its own result: the graph has a cycle")
+            else:
+                path[earlier] = iter(before[earlier])

@@ -103,7 +103,7 @@ def _packed(request: Request, network: Network, like: Model | None = None) -> Mo
 def _compare_with_graph(source: GraphSource, baseline: Model) -> tuple[list[Difference], str]:
     """The difference between a model and the graph that it was found in."""
     try:
-        differences = compare_with_graph(source.graph, baseline, source.assembled)
+        differences = compare_with_graph(source, baseline)
     except UnsupportedError as error:
         return [], f"The original graph cannot be computed here, so it was not compared: {error}."
     if any(part.kind == "rounding" for part in source.assembled.omitted):

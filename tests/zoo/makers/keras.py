@@ -31,7 +31,9 @@ def build(recipe: dict) -> keras.Model:
     x = keras.layers.LayerNormalization(epsilon=epsilon, name="norm")(x)
     states, seen = [x], keras.ops.cast(mask, "bool")[:, None, :]
     for i in range(sizes["layers"]):
-        attend = keras.layers.MultiHeadAttention(sizes["heads"], width // sizes["heads"], name=f"attend_{i}")
+        attend = keras.layers.MultiHeadAttention(
+            sizes["heads"], width // sizes["heads"], dropout=recipe["dropout"], name=f"attend_{i}"
+        )
         x = keras.layers.LayerNormalization(epsilon=epsilon, name=f"norm_{i}_1")(x + attend(x, x, attention_mask=seen))
         inner = keras.layers.Dense(sizes["inner"], activation=act, name=f"up_{i}")(x)
         inner = keras.layers.Dense(width, name=f"down_{i}")(inner)

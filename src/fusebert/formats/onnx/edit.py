@@ -16,6 +16,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx.float16 import halve
+from fusebert.formats.onnx.order import inner_graphs, reads
 from fusebert.formats.onnx.read import GRAMMAR, OnnxMessage, external_file, looks_like, parse
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.formats.protobuf.wire import Payload, fill
@@ -154,7 +155,7 @@ class _Editing:
         for node in reversed(self._graph.node):
             if needed.intersection(node.output):
                 kept.append(node)
-                needed.update(_reads(node))
+                needed.update(reads(node))
         kept = [type(node).FromString(node.SerializeToString()) for node in reversed(kept)]
         del self._graph.node[:]
         self._graph.node.extend(kept)
@@ -292,20 +293,9 @@ def _replace_inputs(node: Any, old: str, new: str) -> None:
     for i, name in enumerate(node.input):
         if name == old:
             node.input[i] = new
-    for attribute in node.attribute:
-        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            for inner in graph.node:
-                _replace_inputs(inner, old, new)
-
-
-def _reads(node: Any) -> Iterator[str]:
-    """A node's inputs, and whatever its inner graphs read."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            for inner in graph.node:
-                yield from _reads(inner)
-            yield from (value.name for value in graph.output)
+    for graph in inner_graphs(node):
+        for inner in graph.node:
+            _replace_inputs(inner, old, new)
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
@@ -316,5 +306,5 @@ def _tensors(graph: Any) -> Iterator[Any]:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                yield from _tensors(inner)
+        for inner in inner_graphs(node):
+            yield from _tensors(inner)

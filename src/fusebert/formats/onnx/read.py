@@ -15,6 +15,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.files import map_file
+from fusebert.formats.onnx.order import sort_nodes
 from fusebert.formats.onnx.repair import repair
 from fusebert.formats.onnx.types import DTYPES, LISTED, NAMES, STRING
 from fusebert.formats.protobuf.wire import CUT, Skeleton, cut
@@ -82,6 +83,7 @@ def parse(path: Path) -> OnnxMessage:
     try:
         skeleton = cut(map_file(path), GRAMMAR, "Model")
         model = _messages()["Model"].FromString(skeleton.message)
+        sort_nodes(model)
         return OnnxMessage(path, model, skeleton, repair(model))
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
@@ -160,15 +162,15 @@ class _Reader:
         return Graph(nodes, tuple(function.input), tuple(function.output), weights, facts=facts)
 
     def _nodes(self, messages: Iterable[Any], weights: dict[str, Weight], known: frozenset[str]) -> tuple[Node, ...]:
-        """Nodes with their attributes; a Constant becomes a weight. Checks that every tensor is made once, before it is
-        read, which also rules out cycles."""
+        """Nodes with their attributes; a Constant becomes a weight. Checks that every tensor that is read is made, and
+        once."""
         made = {*known, *weights}
         nodes = []
         for i, message in enumerate(messages):
             where = f"node {message.name or i} ({message.op_type})"
             for name in message.input:
                 if name and name not in made:
-                    raise self._wrong(f"{where} reads {name!r}, which nothing before it makes")
+                    raise self._wrong(f"{where} reads {name!r}, which nothing makes")
             for name in filter(None, message.output):
                 if name in made:
                     raise self._wrong(f"{where} makes {name!r}, which is there already")

@@ -30,7 +30,8 @@ def _given(e: Emitter, tensor: str, attribute: Ints | None) -> str:
     return tensor if tensor or attribute is None else e.constant(attribute)
 
 
-def _dtype(to: Any) -> str:
+def dtype(to: Any) -> str:
+    """The name of an element type by its number."""
     if to not in NAMES:
         raise Refused(f"element type {to} is not supported")
     return NAMES[to]
@@ -63,7 +64,7 @@ def _fill(e: Emitter, shape: str, /, value: Any = None, **_: Any) -> str:
     return e.fill(shape, e.constant(0, "float32") if value is None else e.keep(_weight(value)))
 
 
-def _reduce(
+def reduce(
     word: str,
     e: Emitter,
     x: str,
@@ -74,6 +75,7 @@ def _reduce(
     noop_with_empty_axes: int = 0,
     **_: Any,
 ) -> str:
+    """A reduction over some axes, or all."""
     over = _given(e, given, axes)
     if e.sizes(over) == (0,):
         over = ""
@@ -88,11 +90,13 @@ def _index(word: str, e: Emitter, x: str, /, axis: int = 0, keepdims: int = 1, *
     return e.emit(word, x, axis=axis, keepdims=bool(keepdims))
 
 
-def _softmax(word: str, e: Emitter, x: str, /, axis: int | None = None, **_: Any) -> str:
-    axis = (-1 if e.opset >= 13 else 1) if axis is None else axis
+def softmax(word: str, e: Emitter, x: str, /, axis: int | None = None, opset: int = 0, **_: Any) -> str:
+    """Along an axis, or before opset 13 over all from an axis on."""
+    whole = (opset or e.opset) < 13
+    axis = (1 if whole else -1) if axis is None else axis
     if e.is_last(axis, x):
         return e.emit(word, x, axis=-1)
-    return e.emit(word, x, axis=axis) if e.opset >= 13 else e.emit(word, x, axis=axis, flatten=True)
+    return e.emit(word, x, axis=axis, flatten=True) if whole else e.emit(word, x, axis=axis)
 
 
 def _split(
@@ -240,44 +244,9 @@ def _is_inf(e: Emitter, x: str, /, detect_positive: int = 1, detect_negative: in
     return e.isinf(x)
 
 
-def _leaky(e: Emitter, x: str, /, alpha: float = 0.01, **_: Any) -> str:
+def leaky(e: Emitter, x: str, /, alpha: float = 0.01, **_: Any) -> str:
+    """x, and a part of it below 0."""
     return e.where(e.less(x, e.number(0, x)), scaled(e, x, alpha), x)
-
-
-def dequantize(e: Emitter, x: str, scale: str, zero: str = "", /, axis: int = 1, block_size: int = 0, **_: Any) -> str:
-    """Whole numbers to floats: (x - zero) * scale."""
-    if block_size:
-        raise Refused("scales per block are not supported")
-    return e.dequantize(x, scale, zero, axis=axis)
-
-
-def quantize(
-    e: Emitter,
-    x: str,
-    scale: str,
-    zero: str = "",
-    /,
-    axis: int = 1,
-    block_size: int = 0,
-    output_dtype: int = 0,
-    **_: Any,
-) -> str:
-    """Floats to whole numbers: x / scale + zero, rounded, within the type's limits."""
-    if block_size:
-        raise Refused("scales per block are not supported")
-    return e.quantize(x, scale, zero, axis=axis, to=_dtype(output_dtype) if output_dtype else "uint8")
-
-
-def _quantized_matmul(
-    e: Emitter, a: str, a_scale: str, a_zero: str, b: str, b_scale: str, b_zero: str, scale: str, zero: str, /, **_: Any
-) -> str:
-    product = e.matmul(
-        e.dequantize(a, a_scale, a_zero, axis=-2),
-        e.dequantize(b, b_scale, b_zero, axis=-1),
-        transpose_a=False,
-        transpose_b=False,
-    )
-    return e.quantize(product, scale, zero, axis=-2, to="uint8")
 
 
 def _pool(e: Emitter, x: str, /, **_: Any) -> str:
@@ -300,7 +269,7 @@ def _squared(
     **_: Any,
 ) -> str:
     flags = {"keepdims": keepdims, "noop_with_empty_axes": noop_with_empty_axes}
-    return _reduce("sum", e, e.square(x), given, axes=axes, **flags)
+    return reduce("sum", e, e.square(x), given, axes=axes, **flags)
 
 
 def _l2(e: Emitter, x: str, given: str = "", /, axes: Ints | None = None, **a: Any) -> str:
@@ -316,7 +285,7 @@ Expand expand, Tile tile, Range range, NonZero nonzero
 """
 RULES: dict[str, Rule] = {
     **{op: partial(_plain, word) for op, word in (pair.split() for pair in _PLAIN.split(","))},
-    **{f"Reduce{word.capitalize()}": partial(_reduce, word) for word in ("mean", "sum", "max", "min", "prod")},
+    **{f"Reduce{word.capitalize()}": partial(reduce, word) for word in ("mean", "sum", "max", "min", "prod")},
     "ReduceL2": _l2,
     "ReduceSumSquare": _squared,
     "GlobalAveragePool": _pool,
@@ -324,10 +293,9 @@ RULES: dict[str, Rule] = {
     "Min": partial(_fold, "minimum"),
     "Sum": partial(_fold, "add"),
     "Dropout": _dropout,
-    "DynamicQuantizeLinear": lambda e, x, **_: e.emit_many("dynamic_quantize", 3, x),
     "Erfc": lambda e, x, **_: e.sub(e.number(1, x), e.erf(x)),  # not of ONNX, but tf2onnx leaves it so
     "Mod": lambda e, a, b, fmod=0, **_: e.mod(a, b, truncate=bool(fmod)),
-    "Cast": lambda e, x, /, to, **_: e.cast(x, to=_dtype(to)),
+    "Cast": lambda e, x, /, to, **_: e.cast(x, to=dtype(to)),
     "CastLike": _cast_like,
     "Constant": _constant,
     "ConstantOfShape": _fill,
@@ -352,11 +320,11 @@ RULES: dict[str, Rule] = {
     "Trilu": lambda e, x, k="", upper=1, **_: e.trilu(x, k, upper=bool(upper)),
     "Clip": _clip,
     "IsInf": _is_inf,
-    "LeakyRelu": _leaky,
+    "LeakyRelu": leaky,
     "ArgMax": partial(_index, "argmax"),
     "ArgMin": partial(_index, "argmin"),
-    "Softmax": partial(_softmax, "softmax"),
-    "LogSoftmax": partial(_softmax, "log_softmax"),
+    "Softmax": partial(softmax, "softmax"),
+    "LogSoftmax": partial(softmax, "log_softmax"),
     "MatMul": lambda e, a, b, **_: e.matmul(a, b, transpose_a=False, transpose_b=False),
     "Gemm": gemm,
     "Einsum": lambda e, *xs, equation, **_: e.einsum(*xs, equation=equation),
@@ -364,8 +332,4 @@ RULES: dict[str, Rule] = {
     "RMSNormalization": rms_norm,
     "SimplifiedLayerNormalization": rms_norm,
     "Gelu": _gelu,
-    "DequantizeLinear": dequantize,
-    "QuantizeLinear": quantize,
-    "MatMulInteger": lambda e, *xs, **_: e.matmul_integer(*xs),
-    "QLinearMatMul": _quantized_matmul,
 }

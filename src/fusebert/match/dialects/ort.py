@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.match.dialects.onnx import dequantize, gemm, layer_norm, quantize, rms_norm, scaled
+from fusebert.match.dialects.onnx import gemm, layer_norm, rms_norm, scaled
 from fusebert.match.emitter import Emitter, Ints, MaybeOmitted, Rule
 from fusebert.match.findings import Refused
 
@@ -285,28 +285,6 @@ def _quick_gelu(e: Emitter, x: str, /, alpha: float = 1.702, **_: Any) -> str:
     return e.mul(x, e.sigmoid(scaled(e, x, alpha)))
 
 
-def _to_float(
-    e: Emitter,
-    a: str,
-    b: str,
-    a_scale: str,
-    b_scale: str,
-    a_zero: str = "",
-    b_zero: str = "",
-    bias: str = "",
-    /,
-    **_: Any,
-) -> str:
-    product = e.cast(e.matmul_integer(a, b, a_zero, b_zero), to="float32")
-    y = e.mul(product, e.mul(a_scale, b_scale))
-    return e.add(y, bias) if bias else y
-
-
-def _dynamic_matmul(e: Emitter, a: str, b: str, scale: str, zero: str = "", bias: str = "", /, **_: Any) -> str:
-    whole, a_scale, a_zero = e.emit_many("dynamic_quantize", 3, a)
-    return _to_float(e, whole, b, a_scale, scale, a_zero, zero, bias)
-
-
 def _bias_softmax(e: Emitter, x: str, bias: str, /, axis: int = 1, **_: Any) -> str:
     if not e.is_last(axis, x):
         raise Refused(f"softmax from axis {axis} on is not supported")
@@ -331,10 +309,6 @@ _FUSED: dict[str, Rule] = {
     "FastGelu": _fast_gelu,
     "QuickGelu": _quick_gelu,
     "BiasSoftmax": _bias_softmax,
-    "DynamicQuantizeMatMul": _dynamic_matmul,
-    "MatMulIntegerToFloat": _to_float,
-    "DequantizeLinear": dequantize,
-    "QuantizeLinear": quantize,
     "Trilu": lambda e, x, k="", upper=1, **_: e.trilu(x, k, upper=bool(upper)),
 }
 RULES: dict[str, Rule] = {"Attention": _onnx_attention, **{f"com.microsoft.{op}": rule for op, rule in _FUSED.items()}}

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from fusebert.match import axes as ax
 from fusebert.match.findings import Lifted, Refused, RuleRow, label
-from fusebert.match.lift import elementwise, layout, products, quantized, reductions, slicing
+from fusebert.match.lift import elementwise, layout, products, reductions, slicing
+from fusebert.match.lift.limits import note_longest
 from fusebert.match.lift.state import Lifting
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
@@ -21,7 +22,6 @@ _RULES: Mapping[str, Callable[[Lifting, Node], None]] = {
     **slicing.RULES,
     **products.RULES,
     **reductions.RULES,
-    **quantized.RULES,
 }
 _INPUTS = {"reshape": 2, "unsqueeze": 2, "gather": 2, "slice": 3, "strided_slice": 4, "matmul": 2, "einsum": 2}
 _INPUTS |= {"where": 3, "one_hot": 2}  # that a rule needs at least; one if not listed
@@ -33,6 +33,7 @@ def lift(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRo
     lifting = Lifting(graph, probes)
     rows: list[RuleRow] = []
     for node in graph.nodes:
+        note_longest(lifting, node)
         lifting.compute(node)
         if lifting.fold(node):
             rows.append(RuleRow("lift", "fold", (label(node),), "constant"))

@@ -8,7 +8,7 @@ import numpy as np
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
 from fusebert.match.findings import Refused
-from fusebert.match.lift import masks, quantized
+from fusebert.match.lift import masks
 from fusebert.match.lift.shapes import ELEMENTWISE
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
@@ -20,8 +20,10 @@ def elementwise(lifting: Lifting, node: Node) -> None:
     views = {name: lifting.seen(name) for name in names if name not in lifting.weights}
     if not views:
         raise Refused("all its inputs are constants that are not computed here")
-    if by_factor(lifting, node, views) or quantized.product(lifting, node, views):
-        return
+    if (attention := masks.unchanged_attention(lifting, node, views)) is not None:
+        return lifting.see(node, attention, attention.dims)
+    if by_factor(lifting, node, views):
+        return None
     canonical, dims = align(lifting, names, views)
     layouts = {name: layout_of(lifting, name, views, dims, canonical) for name in names}
     inputs = tuple(laid(lifting, n, views.get(n), canonical, *layouts[n]) if n else "" for n in node.inputs)
@@ -31,6 +33,7 @@ def elementwise(lifting: Lifting, node: Node) -> None:
     if not larger:
         lifting.emit(node.op, inputs, out, canonical, node, **node.attributes)
     lifting.views[out] = View(out, dims)
+    return None
 
 
 def by_factor(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
@@ -133,16 +136,6 @@ def laid(
     return lifting.lay(view, target)
 
 
-def where(lifting: Lifting, node: Node) -> None:
-    """Attention that is not a number, in rows that see nothing, is made zero by some exporters (docs/masks.md)."""
-    condition, yes, no = node.inputs[:3]
-    tested, view = lifting.view(condition), lifting.view(no)
-    made = lifting.maker.get(tested.value) if tested else None
-    if made is None or made.op != "isnan" or view is None or made.inputs[0] != view.value or lifting.scalar(yes) != 0:
-        return elementwise(lifting, node)
-    return lifting.see(node, view, view.dims)
-
-
 def with_bias(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical: tuple[Group, ...]) -> bool:
     """A bias goes into its linear map, also where it is added after the residual."""
     for name, bias in (inputs, inputs[::-1]) if node.op == "add" else ():
@@ -179,4 +172,4 @@ def _stripped(dims: tuple[Group, ...]) -> tuple[Group, ...]:
     return dims
 
 
-RULES = {**dict.fromkeys(ELEMENTWISE, elementwise), "where": where}
+RULES = dict.fromkeys(ELEMENTWISE, elementwise)

@@ -8,6 +8,7 @@ from fusebert.match import axes as ax
 from fusebert.match.emitter import TRUTHS
 from fusebert.match.findings import Refused
 from fusebert.match.lift.elementwise import elementwise
+from fusebert.match.lift.limits import note_fixed_sizes
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
 
@@ -45,7 +46,7 @@ def reshape(lifting: Lifting, node: Node) -> None:
         targets.append([total // max(rest, 1) if n == -1 else n for n in given])
     dims = ax.regroup(view.dims, list(zip(*targets, strict=True)))
     if dims is None:
-        lifting.note_fixed_sizes(view, shapes)
+        note_fixed_sizes(lifting, view, shapes)
         raise Refused(f"dimensions {ax.shape_of(view.dims)} do not divide into {targets[0]} and {targets[1]}")
     lifting.see(node, view, dims)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from fusebert.match.axes import Group
+from fusebert.errors import FusebertError
+from fusebert.match import axes as ax
+from fusebert.match.axes import Group, View
+from fusebert.match.budget import refuse_large
 from fusebert.match.lift.state import Lifting
-from fusebert.ops.graph import Node, Weight
+from fusebert.ops.graph import Graph, Node, Weight
+from fusebert.ops.vocabulary import evaluate
 
+HIDDEN = -100.0  # added to a score, exp() leaves nothing of it
 _MASKED = ("scores", "mask")
 
 
@@ -47,6 +54,53 @@ def where(lifting: Lifting, node: Node, inputs: tuple[str, ...], canonical: tupl
     return False
 
 
+def unchanged_attention(lifting: Lifting, node: Node, views: Mapping[str, View]) -> View | None:
+    """The attention that a node passes on, but for rows that see nothing, which some exporters make zero
+    (docs/masks.md): where it is not a number, or where its scores are hidden anyway."""
+    name = next((n for n, view in views.items() if _is_attention(lifting, view)), None)
+    if name is None or node.op not in ("where", "mul", "add") or node.inputs.count(name) > 1:
+        return None
+    view, others = views[name], [other for other in node.inputs if other != name]
+    condition, keeps = others[0], node.op == "mul" or node.inputs[1] == name
+    if node.op == "add":  # of what a choice puts in place of attention
+        pair = lifting.known(condition)
+        return None if pair is None or any(array.any() for array in pair) else view
+    if node.op == "where":
+        tested = lifting.view(condition)
+        made = lifting.maker.get(tested.value) if tested else None
+        if node.inputs[0] == name or lifting.scalar(others[1]) != 0:
+            return None
+        if made is not None and made.op == "isnan" and made.inputs[0] == view.value:
+            return None if keeps else view
+    elif not _is_zero_or_one(lifting, condition):
+        return None
+    return view if _is_hidden(lifting, view, condition, keeps) else None
+
+
+def _is_attention(lifting: Lifting, view: View) -> bool:
+    made = lifting.maker.get(view.value)
+    return made is not None and made.op == "softmax" and view.factor == 1
+
+
+def _is_hidden(lifting: Lifting, attention: View, condition: str, keeps: bool) -> bool:
+    """Whether all that a condition does not keep of attention is hidden before the softmax, for the probes."""
+    mask, tested = lifting.maker.get(lifting.maker[attention.value].inputs[0]), lifting.known(condition)
+    if mask is None or mask.op != "mask" or tested is None:
+        return False
+    if ax.settled(attention.dims) != ax.settled(lifting.dims[attention.value]):
+        return False
+    added = Graph(tuple(lifting.nodes), lifting.source.inputs, (mask.inputs[1],), lifting.weights)
+    try:
+        for probe, array in zip(lifting.probes, tested, strict=True):
+            masked = evaluate(added, probe, refuse_large)[mask.inputs[1]]
+            drops, masked = np.broadcast_arrays((array != 0) != keeps, masked)
+            if not (masked[drops] <= HIDDEN).all():
+                return False
+    except (FusebertError, ValueError):  # of a mask that cannot be computed, or has another shape
+        return False
+    return True
+
+
 def _is_maximum(made: Node | None, scores: str) -> bool:
     """Whether something is scores' own maximum, as in a softmax that is written out."""
     return made is not None and made.op == "max" and made.inputs[0] == scores
@@ -61,7 +115,7 @@ def _instead(lifting: Lifting, node: Node, product: Node, other: str, canonical:
         if not _is_zero_or_one(lifting, seen):
             continue
         lifting.view(other)
-        names = {"limit": -100.0, "not a number": np.nan}  # which no mask may hold
+        names = {"limit": HIDDEN, "not a number": np.nan}  # which no mask may hold
         for name, number in names.items():
             lifting.weights[name] = Weight.of(np.array(number, np.float32))
         out, dims = node.outputs[0], lifting.dims[other]

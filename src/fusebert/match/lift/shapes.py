@@ -25,7 +25,7 @@ ELEMENTWISE = BINARY | words("""
     neg abs sqrt rsqrt reciprocal exp log erf tanh sigmoid softplus relu sin cos floor ceil sign square invert isnan
     isinf activation where clip
 """)
-_ALONG = words("cast softmax log_softmax identity quantize dequantize")  # as their first input is
+_ALONG = words("cast softmax log_softmax identity quantize dequantize dynamic_quantize")  # as the first input is
 _VIEWS = words("reshape transpose squeeze unsqueeze expand split slice strided_slice")  # which NumPy does not copy for
 SHAPE_ONLY = {"shape": (0,), "size": (0,), "key_mask": (1,), "causal_mask": (0,)}  # inputs of which only that counts
 
@@ -64,6 +64,6 @@ def example(node: Node, inputs: list[Array | None]) -> list[Array] | None:
             read = 0 if node.op in (*_VIEWS, "gather") else sum(a.size for a in inputs if a is not None)
             return None if max(numbers, read) > _MOST else compute(node, inputs)
         one = compute(node, [None if a is None else a.reshape(-1)[:1].reshape([1] * a.ndim) for a in inputs])
-        return None if one is None else [np.broadcast_to(np.zeros((), a.dtype), shape) for a in one]
+        return None if one is None else [np.broadcast_to(np.zeros((), one[0].dtype), shape), *one[1:]]
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None

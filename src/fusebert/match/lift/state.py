@@ -14,7 +14,7 @@ from fusebert.match.findings import TRANSPOSE, Lifted, Refused
 from fusebert.match.lift.constants import Known
 from fusebert.match.lift.shapes import SHAPE_ONLY
 from fusebert.match.probe import Probe
-from fusebert.ops.graph import Array, Graph, Node, Weight
+from fusebert.ops.graph import Graph, Node, Weight
 from fusebert.ops.vocabulary import Numpy
 
 
@@ -26,9 +26,8 @@ class Lifting(Known):
     maker: dict[str, Node] = field(default_factory=dict)  # of a value
     laid: dict[str, list[tuple[tuple[Group, ...], str]]] = field(default_factory=dict)  # other layouts of a value
     multiplied: dict[tuple[str, float], str] = field(default_factory=dict)
-    quantized: list[str] = field(default_factory=list)
-    rounded: dict[str, View] = field(default_factory=dict)  # what 8-bit tensors were before
     fixed_sizes: dict[int, int] = field(default_factory=dict)
+    longest: int | None = None
     kept: set[str] = field(default_factory=set)
 
     def emit(
@@ -126,13 +125,6 @@ class Lifting(Known):
             elif shapes is not None and place < len(shapes):
                 self.value(name, shapes[place])
 
-    def note_fixed_sizes(self, view: View, shapes: tuple[Array, Array]) -> None:
-        """Remembers a reshape that only fits inputs of one size."""
-        usual = next(([*zip(*(a.shape for a in self.arrays[n]), strict=True)] for n in self.probes[0]), [])
-        for group, n, m in zip(view.dims, shapes[0].reshape(-1), shapes[1].reshape(-1), strict=False):
-            if ax.size_of(group) in usual and not ax.fixed(ax.size_of(group)) and n == m > 1:
-                self.fixed_sizes.setdefault(usual.index(ax.size_of(group)), int(n))
-
     def see(self, node: Node, view: View, dims: tuple[Group, ...]) -> None:
         """A node that only lays out otherwise: its output is a view."""
         self.views[node.outputs[0]] = View(view.value, dims, view.factor)
@@ -185,8 +177,7 @@ class Lifting(Known):
             self.source.facts,
         )
         return Lifted(
-            graph, self.views, self.origins, self.dims, probes, self.content, tuple(self.quantized), self.fixed_sizes,
-            self.kept,
+            graph, self.views, self.origins, self.dims, probes, self.content, self.fixed_sizes, self.longest, self.kept
         )  # fmt: skip
 
 
