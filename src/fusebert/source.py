@@ -4,11 +4,12 @@ FrozenGraph out, which reads its message, graph, finding and network when they a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface
+from fusebert.formats import artifact, huggingface, sentence_transformers
 from fusebert.formats.files import map_file, read_json
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.tensorflow import read as tensorflow
@@ -65,10 +66,19 @@ class Checkpoint(Source):
         self._networks: dict[str | None, Network] = {}
 
     def network(self, head: str | None = None) -> Network:
-        """The Network, with the head that config.json names or the one given."""
+        """The Network, with the head given, or the one that config.json names; a folder of sentence-transformers that
+        pools rows has none, whatever its encoder was trained as."""
         if head not in self._networks:
-            self._networks[head] = huggingface.read(self.path, head)
+            sentence = sentence_transformers.read(self.path)
+            own = "none" if head is None and sentence is not None and not sentence.refusal else head
+            network = huggingface.read(sentence_transformers.checkpoint_folder(self.path), own)
+            self._networks[head] = replace(network, sentence=sentence)
         return self._networks[head]
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where the files that belong to the model may be, the likeliest first."""
+        return sentence_transformers.checkpoint_folder(self.path), *super().folders
 
 
 class Artifact(Source):
@@ -183,7 +193,7 @@ def open(path: str | Path | Source) -> Source:
         return Artifact(path)
     if tensorflow.is_saved_model(path):
         return SavedModel(path)
-    if huggingface.is_checkpoint(path):
+    if huggingface.is_checkpoint(sentence_transformers.checkpoint_folder(path)):
         return Checkpoint(path)
     if path.is_file():
         return _file(path)

@@ -96,7 +96,10 @@ def run(
     precision: Annotated[
         str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")
     ] = None,
-    pooling: Annotated[str, typer.Option(help="For embeddings: mean, cls or max.")] = "mean",
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="For embeddings: mean, cls or max; default: what the folder says, or mean."),
+    ] = None,
     head: HeadOption = None,
     threads: Threads = None,
     as_json: Json = False,

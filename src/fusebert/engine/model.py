@@ -10,8 +10,9 @@ import numpy as np
 
 from fusebert.engine import answers
 from fusebert.engine.native import Engine, Observer, steps
-from fusebert.engine.pooling import check_pooling, pool
+from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
+from fusebert.engine.sentence import Embedder, prompted
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError
 from fusebert.formats import artifact, write
@@ -112,25 +113,29 @@ class Model:
     def encode(
         self,
         texts: Sequence[Text | Tokens],
-        pooling: str = "mean",
-        normalize: bool = True,
+        pooling: str | None = None,
+        normalize: bool | None = None,
         batch_tokens: int = 8192,
         progress: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> Array:
-        """One embedding per text or pair, `[texts, hidden]`, in the order given; texts may be tokenised already.
+        """One embedding per text or pair, `[texts, width]`, in the order given; texts may be tokenised already.
 
-        Texts run sorted by length, about `batch_tokens` tokens at a time; nothing is padded."""
-        check_pooling(pooling)
-        tokens = self._tokenize(texts)
-        embeddings = np.zeros((len(tokens), self.network.encoder.hidden_size), np.float32)
+        A folder of sentence-transformers says how: its pooling, dense layers and normalising, and its default prompt.
+        Elsewhere rows are averaged and normalised. `pooling` overrides the folder's, without its dense layers.
+        `prompt_name` names one of the folder's prompts; `prompt` is one. Texts run sorted by length, about
+        `batch_tokens` tokens at a time; nothing is padded."""
+        embed = Embedder(self.engine, self.network.sentence, pooling, normalize)
+        tokens = self._tokenize(prompted(self.network.sentence, texts, prompt_name, prompt))
+        embeddings: dict[int, Array] = {}
 
         def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
-            embeddings[numbers] = pool(rows, batch.offsets, pooling)
+            embeddings.update(zip(numbers, embed(rows, batch.offsets), strict=True))
 
         self._each_batch(tokens, batch_tokens, keep, "encoding", progress)
-        if normalize:
-            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-        return embeddings
+        width = embed.width(self.network.encoder.hidden_size)
+        return np.array([embeddings[i] for i in range(len(tokens))], np.float32).reshape(-1, width)
 
     def encode_tokens(
         self, texts: Sequence[Text | Tokens], batch_tokens: int = 8192, progress: bool = False

@@ -237,6 +237,10 @@ class Engine:
             DenseEngine(step, head_precision(network, plan, i), self._pool, f"head.{i}")
             for i, step in enumerate(network.head.steps)
         ]
+        self._sentence = [
+            DenseEngine(step, "f32", self._pool, f"sentence.{i}")
+            for i, step in enumerate(network.sentence.steps if network.sentence else ())
+        ]
 
     @property
     def threads(self) -> int:
@@ -246,7 +250,7 @@ class Engine:
     @property
     def bytes(self) -> int:
         """Memory held by packed weights; the embedding tables stay in the file."""
-        return self.encoder.bytes + sum(step.bytes for step in self._head)
+        return self.encoder.bytes + sum(step.bytes for step in (*self._head, *self._sentence))
 
     def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
         """One row per token; all arguments are flat int64."""
@@ -257,9 +261,17 @@ class Engine:
 
     def head(self, rows: Array) -> Array:
         """The head's steps, one after the other."""
-        for step in self._head:
-            rows = step.run(rows)
-        return rows
+        return _through(self._head, rows)
+
+    def sentence(self, rows: Array) -> Array:
+        """The steps behind pooling, one after the other."""
+        return _through(self._sentence, rows)
+
+
+def _through(steps: list[DenseEngine], rows: Array) -> Array:
+    for step in steps:
+        rows = step.run(rows)
+    return rows
 
 
 def head_precision(network: Network, plan: Plan, step: int) -> str:

@@ -21,6 +21,17 @@ _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_d
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
+    value: dict[str, Any] = _read_json(path, dict, "an object")
+    return value
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """A JSON file that holds a list."""
+    value: list[Any] = _read_json(path, list, "a list")
+    return value
+
+
+def _read_json(path: Path, kind: type, expected: str) -> Any:
     try:
         if path.stat().st_size > _LARGEST_JSON:
             raise FusebertError(f"{path} is larger than {_LARGEST_JSON >> 20} MB, the limit for such a file")
@@ -29,8 +40,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FusebertError(f"{path} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
         raise FusebertError(f"{path} is not readable JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise FusebertError(f"{path}: an object is expected, not a {type(value).__name__}")
+    if not isinstance(value, kind):
+        raise FusebertError(f"{path}: {expected} is expected, not a {type(value).__name__}")
     return value
 
 

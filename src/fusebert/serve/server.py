@@ -17,7 +17,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fusebert.engine.load import load
 from fusebert.errors import FusebertError
-from fusebert.formats.files import read_json
 from fusebert.serve.batcher import Limits
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
@@ -27,7 +26,6 @@ from fusebert.serve.service import Service
 _log = logging.getLogger("fusebert.serve")
 CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
 _HEADER_BYTES = 32 << 10
-_POOLING = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_max_tokens": "max"}
 
 
 @dataclass(frozen=True)
@@ -69,16 +67,7 @@ def open_service(name: str, path: Path, settings: Settings) -> Service:
     model = load(path, settings.precision, settings.threads, head=settings.head)
     if settings.tokenizer:
         model.take_tokenizer(settings.tokenizer)
-    return Service(name, model, settings.pooling or find_pooling(path), settings.limits, settings.workers)
-
-
-def find_pooling(path: Path) -> str:
-    """The pooling that a sentence-transformers folder names; mean where nothing does."""
-    file = path / "1_Pooling" / "config.json"
-    modes = [mode for key, mode in _POOLING.items() if file.is_file() and read_json(file).get(key) is True]
-    if len(modes) > 1:
-        raise FusebertError(f"{file} asks for {' and '.join(modes)} pooling together; choose one with --pooling")
-    return modes[0] if modes else "mean"
+    return Service(name, model, settings.pooling, settings.limits, settings.workers)
 
 
 def _import_grpc() -> tuple[Any, dict[str, list[Any]]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fusebert.engine.fingerprint import fingerprint
 from fusebert.engine.model import Model
-from fusebert.engine.pooling import pool
+from fusebert.engine.sentence import Embedder
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
@@ -72,12 +72,16 @@ class Request:
 class Service:
     """A model with its queue, tokenisers and workers: `workers` calls run side by side, each on the model's threads."""
 
-    def __init__(self, name: str, model: Model, pooling: str = "mean", limits: Limits | None = None, workers: int = 1):
-        self.name, self.model, self.pooling = name, model, pooling
+    def __init__(
+        self, name: str, model: Model, pooling: str | None = None, limits: Limits | None = None, workers: int = 1
+    ) -> None:
+        self.name, self.model = name, model
+        self.embed = Embedder(model.engine, model.network.sentence, pooling, normalize=False)
+        self.pooling = self.embed.pooling
         self.longest = model.tokenizer.max_length if model.tokenizer else model.network.embeddings.longest
         self.vocabulary = len(model.network.embeddings.word)
         self.outputs = len(model.network.head.steps[-1].linear.weight) if model.network.head.steps else 0
-        self.fingerprint = fingerprint(model, pooling)
+        self.fingerprint = fingerprint(model, self.pooling)
         limits = self._without_scratch(limits or Limits(), workers)
         self.crashes = 0
         self.healthy = True
@@ -176,7 +180,7 @@ class Service:
     def _output_bytes(self, want: str, count: int, tokens: int) -> int:
         hidden = self.model.network.encoder.hidden_size
         if want == "pooled":
-            return count * hidden * _JSON
+            return count * self.embed.width(hidden) * _JSON
         if want == "rows":
             return tokens * hidden * _JSON
         if want == "sparse":
@@ -281,7 +285,7 @@ class Service:
         now = clock()
         rows = self.model.rows(np.concatenate(ids), offsets, np.concatenate(types))
         wanted = {task.want for task, _ in pieces}
-        together = {"pooled": pool(rows, offsets, self.pooling)} if "pooled" in wanted else {}
+        together = {"pooled": self.embed(rows, offsets)} if "pooled" in wanted else {}
         if "head" in wanted and self.model.network.head.pools:
             together["head"] = self.model.head(rows, offsets)
         for i, (task, number) in enumerate(pieces):

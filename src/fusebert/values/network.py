@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,22 @@ class Head:
 
 
 @dataclass(frozen=True)
+class Sentence:
+    """How rows become the embedding of a text: pooled (names joined by "+" stand side by side), through steps, of unit
+    length or not. A prompt, by name, is put before a text. `refusal` says why all that is not known."""
+
+    pooling: str = "mean"
+    steps: tuple[Dense, ...] = ()
+    normalize: bool = True
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
 class Network:
     """`family` is the architecture's model_type; `labels` name a classifier's outputs; `problem` is "single_label",
-    "multi_label" or "regression"."""
+    "multi_label" or "regression"; `sentence` is there if the model's files say how texts are embedded."""
 
     family: str
     embeddings: Embeddings
@@ -85,6 +98,7 @@ class Network:
     head: Head
     labels: tuple[str, ...] = ()
     problem: str = "single_label"
+    sentence: Sentence | None = None
 
     @property
     def bytes(self) -> int:
@@ -100,9 +114,10 @@ class Network:
         yield from _named("embeddings.project", e.project)
         yield from _named("embeddings.projected_norm", e.projected_norm)
         yield from weights(self.encoder)
-        for i, step in enumerate(self.head.steps):
-            yield from _named(f"head.{i}", step.linear)
-            yield from _named(f"head.{i}.norm", step.norm)
+        for part, steps in (("head", self.head.steps), ("sentence", self.sentence.steps if self.sentence else ())):
+            for i, step in enumerate(steps):
+                yield from _named(f"{part}.{i}", step.linear)
+                yield from _named(f"{part}.{i}.norm", step.norm)
 
 
 def _named(name: str, part: Linear | Norm | None) -> Iterator[tuple[str, Array]]:

@@ -16,6 +16,7 @@ import numpy as np
 from fusebert.engine.fingerprint import fingerprint
 from fusebert.engine.load import load
 from fusebert.engine.model import Model
+from fusebert.engine.sentence import prompted
 from fusebert.engine.tokenizer import Text, Tokens
 from fusebert.errors import FusebertError
 from fusebert.formats import dataset
@@ -126,7 +127,10 @@ class Worker:
         usable = [i for i, row in enumerate(rows) if not row.reason]
         for first in range(0, len(usable), _CHUNK):
             chunk = usable[first : first + _CHUNK]
-            for i, tokens in zip(chunk, self._tokenizer([_text(rows[i]) for i in chunk]), strict=True):
+            texts: Sequence[Text] = [_text(rows[i]) for i in chunk]
+            if self.settings.task == "embed":
+                texts = prompted(self.model.network.sentence, texts)
+            for i, tokens in zip(chunk, self._tokenizer(texts), strict=True):
                 if tokens.cut and self.settings.strict:
                     longest = self._tokenizer.max_length
                     rows[i] = replace(rows[i], texts=(), reason=f"the text is longer than {longest} tokens")

@@ -17,7 +17,7 @@ def run(
     texts: list[str],
     pair: bool = False,
     precision: str | None = None,
-    pooling: str = "mean",
+    pooling: str | None = None,
     head: str | None = None,
     threads: int | None = None,
     vectors: bool = False,

@@ -25,7 +25,7 @@ from fusebert.values.blocks import (
     Relative,
     Rotary,
 )
-from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network
+from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network, Sentence
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.precision import PRECISIONS
 
@@ -109,13 +109,7 @@ def _network(header: Fields, weights: Weights) -> Network:
         max_positions=most,
     )
     head = header.section("head")
-    steps: list[Dense] = []
-    inputs = hidden
-    for i, step in enumerate(head.sections("steps")):
-        linear = weights.linear(f"head.{i}", None, inputs)
-        inputs = linear.weight.shape[0]
-        norm = _norm(step, "norm", weights, f"head.{i}.norm", inputs)
-        steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
+    steps, inputs = _steps(head, weights, "head", hidden)
     kind = head.choice("kind", HEADS)
     pooling = head.choice("pooling", HEAD_POOLING) if head.optional("pooling") else "first"
     labels = header.strings("labels")
@@ -130,8 +124,28 @@ def _network(header: Fields, weights: Weights) -> Network:
     problem = header.choice("problem", ("single_label", "multi_label", "regression"))
     family = str(header.values.get("family", ""))
     return Network(
-        family, embeddings, _encoder(header, weights, hidden), Head(kind, tuple(steps), pooling), labels, problem
-    )
+        family, embeddings, _encoder(header, weights, hidden), Head(kind, steps, pooling), labels, problem,
+        _sentence(header.section("sentence"), weights, hidden) if header.optional("sentence") else None,
+    )  # fmt: skip
+
+
+def _steps(fields: Fields, weights: Weights, path: str, inputs: int) -> tuple[tuple[Dense, ...], int]:
+    """Products one after the other, and the outputs of the last."""
+    steps = []
+    for i, step in enumerate(fields.sections("steps")):
+        linear = weights.linear(f"{path}.{i}", None, inputs)
+        inputs = linear.weight.shape[0]
+        norm = _norm(step, "norm", weights, f"{path}.{i}.norm", inputs)
+        steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
+    return tuple(steps), inputs
+
+
+def _sentence(fields: Fields, weights: Weights, hidden: int) -> Sentence:
+    prompts, pooling = fields.mapping("prompts"), str(fields.values.get("pooling"))
+    default = fields.choice("default_prompt", prompts) if fields.optional("default_prompt") else None
+    steps, _ = _steps(fields, weights, "sentence", hidden * len(pooling.split("+")))
+    normalize, refusal = fields.values.get("normalize") is True, str(fields.values.get("refusal", ""))
+    return Sentence(pooling, steps, normalize, prompts, default, refusal)
 
 
 def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:

@@ -13,7 +13,7 @@ from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Norm, Position
-from fusebert.values.network import Dense, Embeddings, Network
+from fusebert.values.network import Dense, Embeddings, Network, Sentence
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.traverse import block_parts
 
@@ -48,6 +48,7 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
             "pooling": network.head.pooling,
             "steps": [_step(step) for step in network.head.steps],
         },
+        "sentence": _sentence(network.sentence),
         "decoder": plan.decoder,
         "tied": tied,
     }
@@ -77,6 +78,13 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
     products = {"first": _product(plan.first), "second": _product(plan.second)}
     return {**own, "norms": norms, "products": products, "scores": plan.scores}
+
+
+def _sentence(sentence: Sentence | None) -> dict[str, Any] | None:
+    if sentence is None:
+        return None
+    own = {field.name: getattr(sentence, field.name) for field in fields(sentence)}
+    return {**own, "prompts": dict(sentence.prompts), "steps": [_step(step) for step in sentence.steps]}
 
 
 def _position(position: Position | None) -> dict[str, Any] | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.engine.pooling import pool
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
 from fusebert.serve.batcher import BULK, INTERACTIVE
@@ -51,7 +50,8 @@ def list_outputs(service: Service) -> list[Spec]:
     network, hidden = service.model.network, service.model.network.encoder.hidden_size
     kind = network.head.kind
     if kind == "none":
-        outputs = [Spec("embedding", "FP32", (hidden,)), Spec("last_hidden_state", "FP32", (-1, hidden))]
+        width = service.embed.width(hidden)
+        outputs = [Spec("embedding", "FP32", (width,)), Spec("last_hidden_state", "FP32", (-1, hidden))]
         return [*outputs, Spec("pooler_output", "FP32", (service.outputs,))] if network.head.steps else outputs
     if kind == "question":
         return [Spec(name, "FP32", (-1,)) for name in ("start_logits", "end_logits")]
@@ -257,7 +257,7 @@ async def _outputs(service: Service, task: Task, names: Sequence[str]) -> dict[s
         return {"embedding": unit(stacked)} if task.want == "pooled" else {"pooler_output": stacked}
     found: dict[str, Any] = {"last_hidden_state": computed}
     if "embedding" in names:
-        found["embedding"] = unit(pool(np.concatenate(computed), np.cumsum([0, *task.tokens]), service.pooling))
+        found["embedding"] = unit(service.embed(np.concatenate(computed), np.cumsum([0, *task.tokens])))
     if "pooler_output" in names:
         firsts = np.stack([rows[0] for rows in computed])
         found["pooler_output"] = await asyncio.to_thread(service.model.head, firsts, np.arange(len(firsts) + 1))
