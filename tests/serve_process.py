@@ -1,4 +1,5 @@
-"""The server in a process of its own, as a user starts it, on a free port of the loopback interface."""
+"""The server in a process of its own, as a user starts it, on a free port of the loopback interface; stock clients in
+another."""
 
 import http.client
 import json
@@ -10,6 +11,20 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+
+import pytest
+
+CLIENTS = Path(__file__).parents[1] / "build" / "clients"
+
+
+def speak(script, path, *words):
+    """What a script of tests/serve/clients writes to a file, when it runs with the stock clients in build/clients."""
+    if not CLIENTS.is_dir():
+        pytest.skip("build/clients is missing: run `make build/clients/.installed`")
+    command = [sys.executable, Path(__file__).parent / "serve" / "clients" / script, *words, path]
+    environment = {**os.environ, "PYTHONPATH": str(CLIENTS), "HF_HUB_OFFLINE": "0"}  # or it asks no server at all
+    subprocess.run(command, check=True, timeout=120, env=environment)
+    return json.loads(path.read_text())
 
 
 class Served:
@@ -26,9 +41,12 @@ class Served:
                 break
             assert self.process.poll() is None, log.read_text()
             time.sleep(0.05)
+        else:
+            self.process.kill()
+            raise AssertionError(f"it is not ready after 30 seconds: {log.read_text()}")
         told = log.read_text().split("ready: ")[1].split("\n")[0]
         self.port, *others = (int(number) for number in re.findall(r":(\d+)", told))
-        self.grpc_port, self.demo_port = (*others, None)[:2]
+        self.grpc_port, self.demo_port = (*others, None, None)[:2]
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from serve_process import Served
 import fusebert
 from fusebert.cli.serve import read_bytes, read_names
 from fusebert.engine.fingerprint import fingerprint
+from fusebert.serve import server
 from fusebert.serve.batcher import Limits
 from fusebert.serve.service import NotReadyError, Request, Service, Task
 
@@ -94,17 +96,13 @@ def test_entities_and_answers_come_with_their_places(served, models):
     assert (got["answer"], got["start"], got["score"]) == (span.text, span.start, span.score)
 
 
-def test_openais_own_client(served, model):
-    openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key="none", max_retries=0)
-    assert client.models.list().data[0].id == "none"
-    given = client.embeddings.create(model="none", input=TEXTS)  # asks for base64
-    assert np.array_equal(np.array([d.embedding for d in given.data], np.float32), model.encode(TEXTS))
-    assert given.usage.prompt_tokens > 10
-    with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model="nothing", input="a")
-    raw = served.ask("/v1/embeddings", {"input": "cat", "encoding_format": "base64"})[2]["data"][0]["embedding"]
-    assert np.array_equal(np.frombuffer(base64.b64decode(raw), "<f4"), model.encode(["cat"])[0])
+def test_openais_embeddings_as_base64_and_from_token_ids(served, model):
+    asked = {"input": "the cat", "encoding_format": "base64"}
+    raw = served.ask("/v1/embeddings", asked)[2]["data"][0]["embedding"]
+    assert np.array_equal(np.frombuffer(base64.b64decode(raw), "<f4"), model.encode(["the cat"])[0])
+    given = served.ask("/v1/embeddings", {"input": [[2, 5, 6, 3], [2, 5, 3]]})[2]
+    assert given["data"][0]["embedding"] == model.encode(["the cat"])[0].tolist()
+    assert given["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
 
 
 def test_rerank_in_both_shapes_and_weaviate(served, tmp_path, model):
@@ -298,3 +296,12 @@ def test_names_and_sizes_on_the_command_line():
 def test_what_cannot_be_served_ends_with_a_sentence(run, tmp_path):
     assert "not a supported model" in run("serve", tmp_path, "--port", "0", code=2)
     assert "belong together" in run("serve", tmp_path, "--tls-cert", "x", code=2)
+
+
+def test_a_fault_of_our_own_while_loading_ends_the_server(monkeypatch):
+    def fail(*_):
+        raise TypeError("a fault of our own")
+
+    monkeypatch.setattr(server, "open_service", fail)
+    with pytest.raises(TypeError, match="our own"):
+        server.serve(server.Settings({"model": Path("x")}, port=0), lambda _: None)

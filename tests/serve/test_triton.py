@@ -1,20 +1,13 @@
 """Triton's own clients against the server: every call they make, with texts and with token tensors, and the same bits
 as the model gives alone."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from serve_process import speak
 
 import fusebert
 from fusebert.serve.protocols import oip_grpc
 
-HERE = Path(__file__).parent
-CLIENTS = HERE.parents[1] / "build" / "clients"
 TEXTS, PAIRS = ["the cat sat", "the dog ran on the mat ."], ["the cat", "mat"]
 IDS, TYPES = np.array([[2, 5, 6, 7, 3], [2, 5, 3, 0, 0]]), np.array([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]])
 LOWEST = float(np.finfo(np.float32).min)
@@ -23,12 +16,8 @@ LOWEST = float(np.finfo(np.float32).min)
 @pytest.fixture(scope="module")
 def spoken(served, tmp_path_factory):
     """What the clients returned."""
-    if not CLIENTS.is_dir():
-        pytest.skip("build/clients is missing: run `make build/clients/.installed`")
     path = tmp_path_factory.mktemp("triton") / "spoken.json"
-    command = [sys.executable, HERE / "clients" / "triton.py", str(served.port), str(served.grpc_port), path]
-    subprocess.run(command, check=True, timeout=120, env={**os.environ, "PYTHONPATH": str(CLIENTS)})
-    return json.loads(path.read_text())
+    return speak("triton.py", path, str(served.port), str(served.grpc_port))
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -42,6 +42,13 @@ def serve(
     max_body: Annotated[str, typer.Option(help="Bytes of a request.")] = "8MiB",
     max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 512,
     max_text: Annotated[str, typer.Option(help="Bytes of a text.")] = "100KiB",
+    max_depth: Annotated[int, typer.Option(min=4, max=200, help="Levels of lists and objects in JSON.")] = 32,
+    max_headers: Annotated[int, typer.Option(min=16, help="Headers of a request.")] = 100,
+    max_chunks: Annotated[int, typer.Option(min=1, help="Chunks of a body.")] = 16384,
+    max_seconds: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds for sending a request, and that fetching its answer may stand still."),
+    ] = 30.0,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the key that clients must send.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
@@ -66,7 +73,10 @@ def serve(
             grpc_port=None if no_grpc else grpc_port, demo_port=demo_port, key=read_key(api_key_file),
             certificate=tls_cert, private_key=tls_key, drain=drain,
             limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
-            bounds=Bounds(read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text")),
+            bounds=Bounds(
+                read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text"), depth=max_depth,
+                headers=max_headers, chunks=max_chunks, seconds=max_seconds,
+            ),
         )  # fmt: skip
         if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
             show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")

@@ -27,11 +27,16 @@ class StatusError(FusebertError):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a single request may be: bytes of its body, texts, bytes of a text, and seconds that sending it may take."""
+    """What a single request may be: bytes of its body, texts, bytes of a text; levels of its JSON, headers, their
+    bytes, chunks; and the seconds that sending it may take, and that fetching its answer may stand still."""
 
     body: int = 8 << 20
     texts: int = 512
     text: int = 100 << 10
+    depth: int = 32
+    headers: int = 100
+    header_bytes: int = 32 << 10
+    chunks: int = 16384
     seconds: float = 30.0
 
 

@@ -4,12 +4,14 @@ application. Bodies, their limits and departures of clients are the same for all
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,20 +20,32 @@ from starlette.types import Receive, Scope, Send
 from fusebert.serve.front import Asked, Bounds, Failure, Server, StatusError, describe, explain
 from fusebert.serve.service import Request, clock
 
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.S)  # whatever begins as one matches, so that time is linear
+_STEPS = np.array([1 if byte in b"[{" else -1 if byte in b"]}" else 0 for byte in range(256)], np.int8)
 _PATIENCE = 0.05  # seconds before anyone looks whether a client is still there: most answers are quicker
+_LARGE = 64 << 10  # bytes of an answer: more are not sent at once
 encode_json = msgspec.json.Encoder().encode
+
+
+def tell(failure: Failure) -> Any:
+    """The body of an error, as most clients read it."""
+    kinds = {401: "Unauthorized", 413: "TooLarge", 429: "Overloaded", 503: "NotReady", 504: "Deadline", 500: "Backend"}
+    kind = kinds.get(failure.status, "Validation")
+    return {"error": failure.message, "error_type": kind, "message": failure.message}
 
 
 @dataclass(frozen=True)
 class Call:
     """One line of a protocol's table. `body` is the type of its JSON, `bytes` where the protocol reads it itself, or
-    None where there is none; `work` gives JSON values or a Response. `public` calls need no key."""
+    None where there is none; `work` gives JSON values or a Response. `public` calls need no key; `tell` makes
+    the body of an error."""
 
     method: str
     path: str
     work: Callable[..., Awaitable[Any]]
     body: Any = None
     public: bool = False
+    tell: Callable[[Failure], Any] = tell
 
 
 class Endpoint:
@@ -50,11 +64,11 @@ class Endpoint:
         except asyncio.CancelledError:
             if not asked.gone:
                 raise
-            response = _error(Failure(499, "the client has gone"))
+            response = self._fail(Failure(499, "the client has gone"))
         try:
             response.headers.update(describe(request, begun))
             self._server.metrics.record(self._call.path, response.status_code, begun, request)
-            await response(scope, receive, send)
+            await _send(response, send)
         finally:
             request.release()
 
@@ -64,6 +78,8 @@ class Endpoint:
             body = await _read(asked.headers, receive, self._server.bounds) if self._call.method == "POST" else b""
             asked.request.watch = _watch(asked, receive)
             if self._call.body:
+                if self._call.body is not bytes:
+                    check_depth(body, self._server.bounds.depth)
                 result = await self._call.work(asked, decode_json(self._decode, body))
             else:
                 result = await self._call.work(asked)
@@ -71,7 +87,10 @@ class Endpoint:
                 return result
             return Response(encode_json(result), media_type="application/json")
         except Exception as error:
-            return _error(explain(error, self._call.path))
+            return self._fail(explain(error, self._call.path))
+
+    def _fail(self, failure: Failure) -> Response:
+        return _error(failure, self._call.tell)
 
 
 def application(server: Server, calls: Sequence[Call]) -> Starlette:
@@ -84,12 +103,20 @@ def application(server: Server, calls: Sequence[Call]) -> Starlette:
     return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
 
 
-def _error(failure: Failure) -> Response:
-    kinds = {401: "Unauthorized", 413: "TooLarge", 429: "Overloaded", 503: "NotReady", 504: "Deadline", 500: "Backend"}
-    kind = kinds.get(failure.status, "Validation")
-    body = {"error": failure.message, "error_type": kind, "message": failure.message}
+async def _send(response: Response, send: Send) -> None:
+    """Sends a response. A large one waits until the client has fetched most of it: until then its memory is taken."""
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    large = len(response.body) > _LARGE
+    await send({"type": "http.response.body", "body": response.body, "more_body": large})
+    if large:
+        await send({"type": "http.response.body"})
+
+
+def _error(failure: Failure, told: Callable[[Failure], Any] = tell) -> Response:
     headers = {} if failure.retry_after is None else {"retry-after": str(failure.retry_after)}
-    return Response(encode_json(body), failure.status, headers, "application/json")
+    if failure.status in (408, 413):
+        headers["connection"] = "close"  # there may be more of the request that nobody will read
+    return Response(encode_json(told(failure)), failure.status, headers, "application/json")
 
 
 async def _read(headers: Mapping[bytes, bytes], receive: Receive, bounds: Bounds) -> bytes:
@@ -126,12 +153,21 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, bounds: Bounds
         raise StatusError(400, "the body cannot be decompressed") from None
     if len(whole) > bounds.body:
         raise too_large
-    if not machine.eof:
-        raise StatusError(400, "the compressed body is not complete")
+    if not machine.eof or machine.unused_data:
+        raise StatusError(400, "the compressed body is not complete, or something follows it")
     return whole
 
 
-def decode_json(decode: Callable[[bytes], Any], body: bytes) -> Any:
+def check_depth(body: bytes, most: int) -> None:
+    """Refuses JSON with more levels of lists and objects than allowed, before it is read."""
+    if body.count(b"[") + body.count(b"{") <= most:
+        return
+    steps = _STEPS[np.frombuffer(_STRINGS.sub(b"", body), np.uint8)]
+    if np.cumsum(steps, dtype=np.int32).max(initial=0) > most:
+        raise StatusError(400, f"the JSON has more than {most} levels")
+
+
+def decode_json(decode: Callable[[Any], Any], body: Any) -> Any:
     """What a decoder makes of a body, or the status and sentence that its client is told."""
     try:
         return decode(body)

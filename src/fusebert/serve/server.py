@@ -8,16 +8,17 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from fusebert.engine.load import load
 from fusebert.errors import FusebertError
 from fusebert.serve.batcher import Limits
+from fusebert.serve.connection import Connection
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
 from fusebert.serve.protocols import apis, oip_http, tei
@@ -25,7 +26,6 @@ from fusebert.serve.service import Service
 
 _log = logging.getLogger("fusebert.serve")
 CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
-_HEADER_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,15 @@ class _Front(uvicorn.Server):
         options: dict[str, Any] = {}
         if settings.certificate:
             options = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.private_key)}
+        connection: Any = partial(Connection, bounds=settings.bounds)
         config = uvicorn.Config(
-            application(server, CALLS), settings.host, settings.port, http=_Bounded, lifespan="off", log_config=None,
+            application(server, CALLS), settings.host, settings.port, http=connection, lifespan="off", log_config=None,
             access_log=False, server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(settings.drain),
             ws="none", proxy_headers=False, **options,
         )  # fmt: skip
         super().__init__(config)
         self._server, self._settings, self._tell = server, settings, tell
-        self._failure: FusebertError | None = None
+        self._failure: Exception | None = None
         self._grpc: list[Any] = []
 
     async def run_beside_loading(self) -> None:
@@ -140,7 +141,7 @@ class _Front(uvicorn.Server):
     async def _load(self) -> None:
         try:
             ports, _ = await asyncio.gather(self._listen_for_grpc(), self._open_services())
-        except FusebertError as error:
+        except Exception as error:  # whatever it is, a server without its model must not go on
             self._failure, self.should_exit = error, True
             return
         while not self.started:
@@ -157,27 +158,3 @@ class _Front(uvicorn.Server):
         self._server.stopping = True
         self._tell(f"{signal.Signals(sig).name}: stopping, once what was taken in is answered")
         self.should_exit = True
-
-
-class _Bounded(HttpToolsProtocol):
-    """HTTP/1.1 with a bound on the bytes before a body."""
-
-    _heading: int | None = None  # bytes of the headers that are being received
-
-    def on_message_begin(self) -> None:
-        """Headers follow."""
-        self._heading = 0
-        super().on_message_begin()
-
-    def data_received(self, data: bytes) -> None:
-        """Counts what comes until the headers are complete."""
-        super().data_received(data)
-        if self._heading is not None:
-            self._heading += len(data)
-            if self._heading > _HEADER_BYTES:
-                self.send_400_response("The headers are too large.")
-
-    def on_headers_complete(self) -> None:
-        """What follows is a body, which is bounded elsewhere."""
-        self._heading = None
-        super().on_headers_complete()

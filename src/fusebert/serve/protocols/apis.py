@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from fusebert.errors import FusebertError
 from fusebert.serve import calls
-from fusebert.serve.front import Asked
+from fusebert.serve.front import Asked, Failure
 from fusebert.serve.http import Call
 from fusebert.serve.protocols.inputs import read_inputs, read_texts
 from fusebert.serve.protocols.tei import facts, health
@@ -122,13 +122,19 @@ async def ready(asked: Asked) -> Response:
     return Response(status_code=204)
 
 
+def tell(failure: Failure) -> Any:
+    """An error as OpenAI's clients read it."""
+    kind = "invalid_request_error" if failure.status < 500 else "server_error"
+    return {"error": {"message": failure.message, "type": kind, "param": None, "code": failure.status}}
+
+
 def _tokens(asked: Asked) -> int:
     return sum(sum(task.tokens) for _, task in asked.request.tasks)
 
 
 CALLS = [
-    *(Call("POST", path, embeddings, Embeddings) for path in ("/v1/embeddings", "/embeddings")),
-    Call("GET", "/v1/models", models),
+    *(Call("POST", path, embeddings, Embeddings, tell=tell) for path in ("/v1/embeddings", "/embeddings")),
+    Call("GET", "/v1/models", models, tell=tell),
     *(Call("POST", path, rerank, Rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
     *(Call("POST", path, vectors, Vector) for path in ("/vectors", "/vectors/")),
     Call("GET", "/meta", meta),

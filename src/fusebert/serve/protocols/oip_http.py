@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from fusebert.errors import FusebertError
 from fusebert.serve.front import Asked, StatusError
-from fusebert.serve.http import Call, decode_json, encode_json
+from fusebert.serve.http import Call, check_depth, decode_json, encode_json
 from fusebert.serve.protocols import oip
 from fusebert.serve.protocols.tei import health
 from fusebert.serve.protocols.tensors import Tensor, pack, read_tensor
@@ -45,6 +45,7 @@ async def infer(asked: Asked, body: bytes) -> Response:
     """Tensors in, tensors out."""
     service = oip.find(asked.server, asked.path["name"], asked.path.get("version", ""))
     size = _json_size(asked.headers, len(body))
+    check_depth(body[:size], asked.server.bounds.depth)
     message: Infer = decode_json(_DECODE, body[:size])
     oip.direct(asked.request, message.parameters)
     tensors = _read_inputs(message.inputs, body, size)

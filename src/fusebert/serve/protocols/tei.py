@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from fusebert.errors import FusebertError
 from fusebert.serve import calls
 from fusebert.serve.front import Asked, StatusError
-from fusebert.serve.http import Call
+from fusebert.serve.http import Call, decode_json
 from fusebert.serve.protocols.inputs import read_inputs, read_pairs, read_texts
 
 
@@ -154,13 +155,26 @@ async def decode(asked: Asked, body: Decode) -> Any:
 
 
 async def invoke(asked: Asked, body: Predict) -> Any:
-    """What the model is for: labels, entities, or vectors."""
+    """What the model is for, in the shapes of Hugging Face's own endpoints: labels, entities, an answer, or vectors."""
     kind = asked.server.service(body.model).model.network.head.kind
     if kind == "sequence":
         return await predict(asked, body)
     if kind == "token":
-        return await tag(asked, Tag(body.inputs))
-    return await embed(asked, Embed(body.inputs, truncate=body.truncate))
+        return [_entity(span) for span in await tag(asked, Tag(body.inputs, model=body.model))]
+    if kind == "question":
+        questions = decode_json(partial(msgspec.convert, type=Question | list[Question]), body.inputs)
+        return await answer(asked, Answer(questions, model=body.model))
+    if isinstance(body.inputs, dict):
+        sentences = decode_json(partial(msgspec.convert, type=Sentences), body.inputs)
+        return await similarity(asked, Similarity(sentences, model=body.model))
+    return await embed(asked, Embed(body.inputs, truncate=body.truncate, model=body.model))
+
+
+def _entity(span: Any) -> Any:
+    """An entity, or those of a text."""
+    if isinstance(span, list):
+        return [_entity(own) for own in span]
+    return {"entity_group": span["label"], "word": span["text"]} | {key: span[key] for key in ("start", "end", "score")}
 
 
 def facts(asked: Asked, name: str | None = None) -> dict[str, Any]:
