@@ -205,6 +205,10 @@ typedef struct fb_run {
   fb_profile* profile;
   const fb_observer* observer; /* runs on the calling thread alone */
   void* host;                  /* whose threads a borrowed pool uses */
+  /* Asked before every block, on the calling thread: other than 0 ends the call with FB_INVALID, its output unfinished.
+   * NULL: never. */
+  int32_t (*stop)(void* user);
+  void* stop_user;
 } fb_run;
 FB_API fb_status fb_encoder_run(const fb_encoder* encoder, const fb_run* run, fb_error* error);
 

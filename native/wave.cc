@@ -5,6 +5,8 @@
 #include <numeric>
 #include <tuple>
 
+#include "error.h"
+
 namespace fusebert {
 namespace {
 
@@ -40,6 +42,7 @@ void Wave::run() {
   copy_in();
   if (const Norm* norm = encoder_.norm_before(0)) norm->apply(x_, normed_, rows_);
   for (size_t place = 0; place < encoder_.places(); ++place) {
+    if (run_.stop && run_.stop(run_.stop_user)) throw Invalid("the call was stopped");
     run_block(place);
     const int32_t* const tap = std::find(run_.taps, run_.taps + run_.tap_count, static_cast<int32_t>(place));
     const auto number = tap - run_.taps;

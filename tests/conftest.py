@@ -44,7 +44,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def call(*words: object, code: int = 0) -> str:
         with pytest.raises(SystemExit) as stop:
-            cli.app([str(word) for word in words])
+            cli.main([str(word) for word in words])
         captured = capsys.readouterr()
         assert (stop.value.code or 0) == code, captured
         return captured.out + captured.err

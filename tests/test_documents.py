@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from fusebert.cli import app
+from fusebert.cli.call import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "native" / "README.md"])

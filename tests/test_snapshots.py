@@ -19,7 +19,7 @@ from golden.answers import GOLDEN, MODEL
 from serve_process import Served
 
 import fusebert
-from fusebert.cli import app
+from fusebert.cli.call import app
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 pytestmark = pytest.mark.filterwarnings("ignore")  # the frameworks' own

@@ -1,5 +1,5 @@
-// Python's way in: arrays to pointers, one class per object of the C ABI. The GIL is released in `call` and nowhere
-// else.
+// Python's way in: arrays to pointers, one class per object of the C ABI. The GIL is released in `without_gil` and
+// nowhere else.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -7,6 +7,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <exception>
 #include <optional>
@@ -22,6 +23,8 @@ using namespace fusebert;
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 template <class T, size_t Dimensions>
 using In = ndarray<const T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 template <class T, size_t Dimensions>
@@ -34,14 +37,15 @@ void raise(fb_status status, const fb_error& error) {
 }
 
 template <class F>
+fb_status without_gil(const F& f) {
+  nb::gil_scoped_release release;
+  return f();
+}
+
+template <class F>
 void call(const F& f) {
   fb_error error{};
-  fb_status status;
-  {
-    nb::gil_scoped_release release;
-    status = f(&error);
-  }
-  raise(status, error);
+  raise(without_gil([&] { return f(&error); }), error);
 }
 
 void expect(bool fits, const char* what) {
@@ -276,11 +280,12 @@ struct Encoder {
     run.pool = pool.handle, run.host = pool.host;
     fb_profile steps{sizeof steps, 0, {}};
     if (profile) run.profile = &steps;
-    // What the observer raises waits until the call is over: no exception crosses the C ABI.
+    // What the observer or an interrupt raises waits until the call is over: no exception crosses the C ABI.
     struct Watch {
       const nb::callable* observer;
       std::exception_ptr raised;
-    } watch{observer ? &*observer : nullptr, nullptr};
+      Clock::time_point asked;
+    } watch{observer ? &*observer : nullptr, nullptr, Clock::now()};
     const auto show = [](void* user, int32_t place, int32_t product, const float* data, int64_t n, int64_t width) {
       nb::gil_scoped_acquire acquire;
       auto* watch = static_cast<Watch*>(user);
@@ -295,8 +300,20 @@ struct Encoder {
     };
     const fb_observer seen{sizeof seen, &watch, show};
     if (observer) run.observer = &seen;
-    call([&](fb_error* error) { return fb_encoder_run(handle, &run, error); });
+    run.stop_user = &watch;
+    run.stop = [](void* user) -> int32_t {  // rarely, because it waits for whoever holds the interpreter
+      auto* watch = static_cast<Watch*>(user);
+      if (watch->raised || Clock::now() - watch->asked < std::chrono::milliseconds(100))
+        return watch->raised != nullptr;
+      watch->asked = Clock::now();
+      nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals()) watch->raised = std::make_exception_ptr(nb::python_error());
+      return watch->raised != nullptr;
+    };
+    fb_error error{};
+    const fb_status status = without_gil([&] { return fb_encoder_run(handle, &run, &error); });
     if (watch.raised) std::rethrow_exception(watch.raised);
+    raise(status, error);
     if (profile)
       for (size_t i = 0; i < FB_STEPS; ++i) profile->data()[i] += steps.seconds[i];
   }

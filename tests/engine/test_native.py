@@ -1,20 +1,25 @@
 """The engine's edges: instruction sets, cores, quantisation, and that nothing else touches the native module."""
 
 import re
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from conftest import SUM_LIMIT, sums_of_four
+from encoders import random_encoder
 
 import fusebert
 from fusebert import _native
 from fusebert.engine import native as engine
 from fusebert.errors import FusebertError
 from fusebert.ops.primitives import ACTIVATIONS
+from fusebert.values.batch import Batch
 from fusebert.values.blocks import Linear, Norm
 from fusebert.values.network import Dense
+from fusebert.values.plan import make_plan
 
 
 def test_an_unknown_or_unsupported_isa_is_refused(monkeypatch):
@@ -123,3 +128,19 @@ def test_only_the_engine_imports_the_native_module():
     folder = Path(fusebert.__file__).parent
     importers = {f.name for f in folder.rglob("*.py") if re.search(r"^\s*(from|import) .*_native", f.read_text(), re.M)}
     assert importers == {"native.py"}
+
+
+def test_an_interrupt_ends_a_long_call():
+    """Rows that were not computed yet stay as they were; the next call is none the worse for it."""
+    small = random_encoder(hidden=256, heads=4, key_size=64, value_size=64, inner=1024, layers=1)
+    long = engine.EncoderEngine(replace(small, order=(0, 1) * 200), make_plan("fp32", 2), engine.pool(1))
+    rows = np.random.default_rng(1).normal(size=(1 << 14, 256)).astype(np.float32)
+    output, batch = np.full_like(rows, np.nan), Batch.ragged([128] * 128)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    with pytest.raises(KeyboardInterrupt):
+        long.run_padded(rows, output, batch, [])
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    assert np.isnan(output[-1]).all()
+    few = Batch.ragged([3])
+    assert np.isfinite(long.run(rows[:3], few)[0]).all()

@@ -1,7 +1,10 @@
 """Whatever is written appears whole or not at all, and what is there is replaced only if it is of the same kind and the
 caller says so: files, folders, and every command that writes."""
 
-import os
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -33,6 +36,34 @@ def write_folder(path: Path, text: str = "new", replaces: write.Kind | None = No
 
 
 WRITERS = [write_file, write_folder]
+
+
+@pytest.fixture(params=["exchanging", "plain"])
+def fail_moving(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, BaseException], None]:
+    """On a file system that can exchange two names, and on one that cannot: fail_moving("thing", error) lets the move
+    of what was made to that name fail."""
+    rename, plain = write._rename, Path.rename
+    if request.param == "plain":
+
+        def refuse(*_):
+            raise OSError(errno.ENOSYS, "no renameat2")
+
+        monkeypatch.setattr(write, "_rename", refuse)
+
+    def call(name: str, error: BaseException) -> None:
+        def fails(source: Path, target: Path) -> bool:
+            return source.name == target.name == name and source.parent.parent == target.parent
+
+        def fail(self: Path, target: Path, *flags: int) -> object:
+            if fails(self, target):
+                raise error
+            return rename(self, target, *flags) if flags else plain(self, target)
+
+        monkeypatch.setattr(*((write, "_rename", fail) if request.param == "exchanging" else (Path, "rename", fail)))
+
+    return call
 
 
 @pytest.mark.parametrize("make", WRITERS)
@@ -77,12 +108,13 @@ def test_what_appears_while_we_write_stays(make, there, tmp_path):
 
 
 @pytest.mark.parametrize("make", WRITERS)
+@pytest.mark.usefixtures("fail_moving")
 def test_what_appears_between_the_last_look_and_the_move_stays(make, tmp_path, monkeypatch):
     move = write._move
 
-    def late(made, path, over):
+    def late(made, path):
         make_there(tmp_path / "thing")
-        move(made, path, over)
+        move(made, path)
 
     def make_there(path):
         path.write_text("appeared") if make is write_file else (path.mkdir(), (path / "inside").write_text("appeared"))
@@ -95,16 +127,15 @@ def test_what_appears_between_the_last_look_and_the_move_stays(make, tmp_path, m
     assert sorted(p.name for p in tmp_path.iterdir()) == ["thing"]
 
 
-def test_a_file_system_without_links_is_written_to_as_well(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise PermissionError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
-    write_file(tmp_path / "thing")
+@pytest.mark.parametrize("make", WRITERS)
+@pytest.mark.usefixtures("fail_moving")
+def test_every_file_system_is_written_to(make, tmp_path):
+    make(tmp_path / "thing")
     with pytest.raises(FusebertError, match="exists"):
-        write_file(tmp_path / "thing")
-    write_file(tmp_path / "thing", "newer", lambda _: True)
-    assert contents(tmp_path) == {"thing": b"newer"}
+        make(tmp_path / "thing")
+    make(tmp_path / "thing", "newer", lambda _: True)
+    assert [value for value in contents(tmp_path).values() if value] == [b"newer"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["thing"]
 
 
 @pytest.mark.parametrize("make", WRITERS)
@@ -123,16 +154,10 @@ def test_only_what_is_of_the_kind_is_replaced_and_what_is_empty(make, tmp_path):
 
 @pytest.mark.parametrize("make", WRITERS)
 @pytest.mark.parametrize("error", [OSError("no"), KeyboardInterrupt()])
-def test_a_move_that_fails_leaves_the_old_one(make, error, tmp_path, monkeypatch):
+def test_a_move_that_fails_leaves_the_old_one(make, error, fail_moving, tmp_path):
     make(tmp_path / "thing", "old")
-    before, rename = contents(tmp_path), Path.rename
-
-    def fail(self, target):
-        if self.name == target.name == "thing":
-            raise error
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
+    before = contents(tmp_path)
+    fail_moving("thing", error)
     with pytest.raises(FusebertError if isinstance(error, OSError) else KeyboardInterrupt):
         make(tmp_path / "thing", "new", lambda _: True)
     assert contents(tmp_path) == before
@@ -147,29 +172,103 @@ def test_an_old_folder_that_cannot_be_put_back_is_kept_and_named(tmp_path, monke
             raise OSError(5, "broken", str(self), None, str(target))
         return rename(self, target)
 
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "no renameat2")
+
+    monkeypatch.setattr(write, "_rename", refuse)
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(FusebertError, match=r"thing\.replaced"):
         write_folder(tmp_path / "thing", "new", lambda _: True)
     assert b"old" in contents(tmp_path).values()
 
 
-def test_of_several_places_all_are_taken_back(tmp_path, monkeypatch):
+def test_of_several_places_all_are_taken_back(fail_moving, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text("old")
-    before, rename = contents(tmp_path), Path.rename
-
-    def fail(self, target):
-        if self.name == target.name == "b":
-            raise OSError("no")
-        return rename(self, target)
-
+    before = contents(tmp_path)
     with write.beside(tmp_path / "a") as folder:
         for name in ("a", "b"):
             (folder / name).write_text("new")
-        monkeypatch.setattr(Path, "rename", fail)
+        fail_moving("b", OSError("no"))
         with pytest.raises(OSError, match="no"):
             write.put({folder / name: tmp_path / name for name in ("a", "b")}, lambda _: True)
     assert contents(tmp_path) == before
+
+
+# Writes "new" to the file or folder `thing`, again and again, killed a system call later each time; prints what every
+# kill left at `thing`, and what it left in the folder once something else was written there.
+KILLED = """
+import errno, os, signal, sys
+from pathlib import Path
+from fusebert.formats import write
+
+place, form, way = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+if way == "plain":
+    def refuse(*_):
+        raise OSError(errno.ENOSYS, "no renameat2")
+    write._rename = refuse
+thing, other = place / "thing", place / "other"
+
+def make(path, text, replaces=None):
+    with (write.file if form == "file" else write.folder)(path, replaces) as made:
+        made.write(text) if form == "file" else (made / "inside").write_bytes(text)
+
+def read():
+    path = thing if form == "file" else thing / "inside"
+    return path.read_text() if path.exists() else "missing"
+
+make(thing, b"old")
+for last in range(1000):
+    child = os.fork()
+    if not child:
+        count = 0
+        def hook(event, _):
+            global count
+            if event.startswith(("os.", "open", "shutil", "ctypes.dlsym", "tempfile", "fcntl")):
+                count += 1
+                if count > last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        make(thing, b"new", lambda _: True)
+        os._exit(0)
+    done = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    at_once = read()
+    make(other, b"other", lambda _: True)
+    print(at_once, read(), *sorted(os.listdir(place)))
+    if done:
+        break
+    make(thing, b"old", lambda _: True)
+"""
+
+
+@pytest.mark.parametrize("form", ["file", "folder"])
+@pytest.mark.parametrize("way", ["exchanging", "plain"])
+def test_a_kill_at_any_moment_loses_nothing_and_the_next_run_tidies_up(form, way, tmp_path):
+    words = [sys.executable, "-c", KILLED, str(tmp_path), form, way]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(told) > 10
+    for line in told:
+        at_once, later, *left = line.split()
+        assert at_once in (("old", "new") if way == "exchanging" else ("old", "new", "missing"))
+        assert later in ("old", "new")
+        assert left == ["other", "thing"]
+    assert told[-1].startswith("new new")
+
+
+def test_only_what_nobody_holds_is_tidied_up(tmp_path):
+    with write.beside(tmp_path / "thing") as held:
+        (held / "thing").write_text("half")
+        write_file(tmp_path / "other")
+        assert (held / "thing").read_text() == "half"
+    left = tmp_path / ".fusebert-abandoned"
+    left.mkdir()
+    (left / "data.replaced").write_text("old")  # of two files one was in place and the other was not
+    (left / "model").write_text("new")
+    (tmp_path / "data").write_text("new")
+    (tmp_path / ".fusebert-mine").write_text("a file")
+    write_file(tmp_path / "another")
+    assert {path.name for path in left.iterdir()} == {"data.replaced", "model"}
+    assert (tmp_path / ".fusebert-mine").read_text() == "a file"
 
 
 def test_a_link_is_followed(tmp_path):
@@ -224,17 +323,11 @@ def test_optimize_replaces_a_model_of_the_same_kind_when_asked(run, tmp_path):
     assert "never replaced" in run("optimize", saved, "-o", tmp_path / "artifact", "--overwrite", code=2)
 
 
-def test_a_failing_rename_keeps_the_old_saved_model(tmp_path, monkeypatch):
+def test_a_failing_move_keeps_the_old_saved_model(fail_moving, tmp_path):
     source = zoo.get("tf-bert").make()
     fusebert.optimize(source, tmp_path / "out", "fp32", verify=False)
-    before, rename = contents(tmp_path), Path.rename
-
-    def fail(self, target):
-        if self.name == "out" and target == tmp_path / "out":
-            raise OSError("no")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
+    before = contents(tmp_path)
+    fail_moving("out", OSError("no"))
     with pytest.raises(FusebertError, match="cannot be written"):
         fusebert.optimize(source, tmp_path / "out", "bf16", verify=False, overwrite=True)
     assert contents(tmp_path) == before
@@ -251,16 +344,16 @@ def test_weights_beside_an_onnx_file_go_with_it(tmp_path, monkeypatch):
         fusebert.optimize(source, tmp_path / "m.onnx", "fp32", verify=False, overwrite=True)
     (tmp_path / "m.onnx.data").unlink()
     fusebert.optimize(source, tmp_path / "m.onnx", "fp32", verify=False)
-    before, rename = contents(tmp_path), Path.rename
+    before, rename = contents(tmp_path), write._rename
     assert len(before) == 2
 
-    def fail(self, target):
-        if self.name == target.name == "m.onnx" and target.parent == tmp_path:
+    def fail(made, path, flags):
+        if path == tmp_path / "m.onnx":
             raise OSError("no")
-        return rename(self, target)
+        return rename(made, path, flags)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail)
+        patch.setattr(write, "_rename", fail)
         with pytest.raises(FusebertError):
             fusebert.optimize(source, tmp_path / "m.onnx", "bf16", verify=False, overwrite=True)
     assert contents(tmp_path) == before
@@ -313,12 +406,12 @@ def test_recipe_tools_replace_only_their_own_files_and_only_when_asked(run, tmp_
         (tmp_path / "c.pb", ("configure-op", out, "-o", tmp_path / "c.pb")),
     ):
         path.write_text("mine")
-        assert "exists" in run(*command, code=1)
-        assert "never replaced" in run(*command, "--overwrite", code=1)
+        assert "exists" in run(*command, code=2)
+        assert "never replaced" in run(*command, "--overwrite", code=2)
         assert path.read_text() == "mine"
         path.unlink()
         run(*command)
         run(*command, "--overwrite")
     run("configure-op", out)  # in place, which is what it is for
     onnx.save(onnx.load(zoo.get(EAGER).make()), tmp_path / "m.onnx")
-    assert "never replaced" in run("configure-op", out, "-o", tmp_path / "m.onnx", "--overwrite", code=1)
+    assert "never replaced" in run("configure-op", out, "-o", tmp_path / "m.onnx", "--overwrite", code=2)

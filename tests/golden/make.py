@@ -27,7 +27,7 @@ from zoo.cases import POSITIONS, VOCABULARY
 
 import fusebert
 import fusebert.torch
-from fusebert.cli import app
+from fusebert.cli.call import call
 
 SIZES = {"hidden": 24, "layers": 2, "heads": HEADS, "inner": 40}
 RANGES = GOLDEN / "ranges"
@@ -55,7 +55,7 @@ def make(name: str, write: Callable[[Path], None], pooled: bool = True) -> None:
 
 def command(*words: object) -> None:
     """A command as it is typed."""
-    app([str(word) for word in words], standalone_mode=False)
+    assert call([str(word) for word in words]) == 0
 
 
 # The float model, and ranges observed on it.

@@ -24,7 +24,6 @@ from small import Small
 
 import fusebert
 from fusebert import FusebertError
-from fusebert.cli import app
 from fusebert.match import Finding, assemble
 from fusebert.ops.graph import Graph, Node, TensorType, Weight
 
@@ -336,19 +335,13 @@ def test_damaged_files(name):
     check()
 
 
-def test_inspect_says_one_sentence(tmp_path, capsys):
+def test_inspect_says_one_sentence(run, tmp_path):
     class Cyclic(Small):
         layers = 1
 
     model = Cyclic().build()
     model.graph.node[5].input[0] = model.graph.node[9].output[0]
     onnx.save(model, tmp_path / "model.onnx")
-    from typer.testing import CliRunner
-
-    told = CliRunner().invoke(app, ["inspect", str(tmp_path / "model.onnx"), "--json"])
-    assert told.exit_code == 2
-    assert "Traceback" not in told.output
+    assert "Traceback" not in run("inspect", tmp_path / "model.onnx", "--json", code=2)
     onnx.save(Small().build(), tmp_path / "sound.onnx")
-    told = CliRunner().invoke(app, ["inspect", str(tmp_path / "sound.onnx"), "--json"])
-    assert told.exit_code == 0
-    assert json.loads(told.output)["encoders"][0]["layers"] == 2
+    assert json.loads(run("inspect", tmp_path / "sound.onnx", "--json"))["encoders"][0]["layers"] == 2

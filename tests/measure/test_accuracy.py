@@ -162,7 +162,7 @@ def test_a_task_needs_its_file_and_a_model_that_fits(files, folders, tmp_path):
 def test_the_command_writes_json_and_csv(folders, files, tmp_path, capsys):
     words = ["accuracy", folders["sequence"], "--task", files / "words.tsv", "--csv", tmp_path / "out.csv", "--json"]
     with pytest.raises(SystemExit):
-        cli.app([*map(str, words), "--batch-size", "7", "--samples", "18"])
+        cli.main([*map(str, words), "--batch-size", "7", "--samples", "18"])
     report = json.loads(capsys.readouterr().out)
     engines = ["torch", "fusebert fp32", "fusebert bf16", "fusebert int8", "fusebert int8-bf16"]
     assert [row["engine"] for row in report["scores"]] == engines

@@ -160,7 +160,7 @@ def test_minmax_is_what_the_model_observes(folder, texts, tmp_path):
 def test_other_methods_stay_within_what_was_seen(folder, texts, tmp_path, capsys, method):
     words = ["calibrate", folder, "--data", texts, "-o", tmp_path / "factors.txt", "--method", method, "--json"]
     with pytest.raises(SystemExit) as stop:
-        cli.app([*map(str, words), "--percentile", "99.5"])
+        cli.main([*map(str, words), "--percentile", "99.5"])
     report = json.loads(capsys.readouterr().out)
     assert not stop.value.code, report
     got, seen = read_factors(tmp_path / "factors.txt", 3), fusebert.load(folder).observe(TEXTS)

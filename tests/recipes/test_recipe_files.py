@@ -144,13 +144,13 @@ def test_reports_are_data_too(run, tmp_path, model):
 def test_exit_codes_and_sentences(run, tmp_path, model):
     made = recipe(tmp_path / "r.pb", model, "c", "x w", "Const")
     other = frozen(tmp_path / "other.pb", TEXT.replace("value=0.5", "value=0.75"))
-    said = run("replace-pattern", other, "-r", made, "-o", tmp_path / "out.pb", "--explain", code=1)
+    said = run("replace-pattern", other, "-r", made, "-o", tmp_path / "out.pb", "--explain", code=2)
     assert "the constant half is 0.75, but half of the pattern is 0.5" in " ".join(said.split())
     assert not (tmp_path / "out.pb").exists()
-    assert "at least one seed" in run("extract-pattern", model, "-o", tmp_path / "p", code=1)
-    assert "cannot be read" in run("replace-pattern", model, "-r", tmp_path / "no", "-o", tmp_path / "o.pb", code=1)
-    assert "no Bert node" in run("configure-op", model, "-q", code=1)
-    assert "error" in json.loads(run("configure-op", model, "-q", "--json", code=1))
+    assert "at least one seed" in run("extract-pattern", model, "-o", tmp_path / "p", code=2)
+    assert "cannot be read" in run("replace-pattern", model, "-r", tmp_path / "no", "-o", tmp_path / "o.pb", code=2)
+    assert "no Bert node" in run("configure-op", model, "-q", code=2)
+    assert "error" in json.loads(run("configure-op", model, "-q", "--json", code=2))
     run("make-recipe", tmp_path / "p.pb", code=2)
     run("extract-pattern", model, "-o", tmp_path / "p", "--log", "LOUD", code=2)
 

@@ -1,20 +1,15 @@
-"""What all commands share: the application, options, and how a command ends."""
+"""What all commands share: the application, and the options that several of them have."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fusebert.cli.show import show, show_error
-from fusebert.errors import DifferentError, FusebertError
-from fusebert.report import Report
-
 app = typer.Typer(
     name="fusebert", help="BERT-family inference on CPUs: optimise a model, check its answers, run it.",
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    add_completion=False, pretty_exceptions_enable=False,
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
@@ -48,14 +43,3 @@ def tell(ids: str | None, mask: str | None, types: str | None, fill: list[str] |
         except ValueError:
             raise typer.BadParameter(f"NAME=NUMBER is expected, not {word}", param_hint="--fill") from None
     return told
-
-
-def finish(as_json: bool, work: Callable[[], Report], failure: int = 2) -> Report:
-    """Does the work and shows its report, or what went wrong, with the exit code that tells it."""
-    try:
-        report = work()
-    except FusebertError as error:
-        show_error(str(error), as_json)
-        raise typer.Exit(1 if isinstance(error, DifferentError) else failure) from None
-    show(report, as_json)
-    return report

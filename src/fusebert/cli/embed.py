@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import Json, ModelPath, Threads, Tokenizer, app, finish
-from fusebert.report import Report
+from fusebert.cli.app import Json, ModelPath, Threads, Tokenizer, app
+from fusebert.cli.show import show
 
 
 @app.command(epilog="Example: fusebert embed ./my-bert-int8 documents.parquet -o vectors --column body --keep id")
@@ -49,13 +49,10 @@ def embed(
     from fusebert.verbs.embed import Settings
     from fusebert.verbs.embed import embed as work
 
-    def run() -> Report:
-        names = tuple(columns.split(",")) if columns else (column,)
-        kept = tuple(filter(None, keep.split(",")))
-        settings = Settings(names, kept, task, dtype, strict, batch_tokens)
-        return work(
-            model, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer, overwrite=overwrite,
-            show_progress=True,
-        )  # fmt: skip
-
-    finish(as_json, run)
+    names = tuple(columns.split(",")) if columns else (column,)
+    settings = Settings(names, tuple(filter(None, keep.split(","))), task, dtype, strict, batch_tokens)
+    report = work(
+        model, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer, overwrite=overwrite,
+        show_progress=True,
+    )  # fmt: skip
+    show(report, as_json)

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import Json, app, finish
+from fusebert.cli.app import Json, app
 from fusebert.cli.serve import read_key
-from fusebert.cli.show import show_error
+from fusebert.cli.show import show
 from fusebert.errors import FusebertError
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
@@ -55,22 +55,18 @@ def load_test(
         from fusebert.serve.load_test import Settings
         from fusebert.serve.load_test import load_test as work
     except ImportError as error:
-        show_error(f"load tests need {error.name}: pip install 'fusebert[serve]'", as_json)
-        raise typer.Exit(2) from None
-
-    def settings() -> Settings:
-        headers = {"x-lane": lane} if lane else {}
-        if key := read_key(api_key_file):
-            headers["Authorization"] = f"Bearer {key}"
-        return Settings(
-            clients=clients, cycle=cycle, rate=rate, arrivals=arrivals, batch=batch, find_max=find_max, model=model,
-            duration=read_seconds(duration, "--duration") if duration else None,
-            p99=read_seconds(p99, "--p99") if p99 else None, warmup=read_seconds(warmup, "--warmup"),
-            timeout=read_seconds(timeout, "--timeout"), headers=headers,
-        )  # fmt: skip
-
+        raise FusebertError(f"load tests need {error.name}: pip install 'fusebert[serve]'") from None
+    headers = {"x-lane": lane} if lane else {}
+    if key := read_key(api_key_file):
+        headers["Authorization"] = f"Bearer {key}"
+    settings = Settings(
+        clients=clients, cycle=cycle, rate=rate, arrivals=arrivals, batch=batch, find_max=find_max, model=model,
+        duration=read_seconds(duration, "--duration") if duration else None,
+        p99=read_seconds(p99, "--p99") if p99 else None, warmup=read_seconds(warmup, "--warmup"),
+        timeout=read_seconds(timeout, "--timeout"), headers=headers,
+    )  # fmt: skip
     files = Files(histogram, plot, save_accuracy, overwrite)
-    finish(as_json, lambda: work(url, data, protocol, settings(), files))
+    show(work(url, data, protocol, settings, files), as_json)
 
 
 def read_seconds(text: str, option: str) -> float:

@@ -17,9 +17,9 @@ from fusebert.cli.app import (
     Threads,
     Tokenizer,
     app,
-    finish,
     tell,
 )
+from fusebert.cli.show import show
 
 Seed = Annotated[int, typer.Option(min=0, help="For the random inputs.")]
 
@@ -67,15 +67,13 @@ def compare(
     from fusebert.measure.compare import compare as work
 
     told = tell(input_ids, input_mask, segment_ids, fill)
-    report = finish(
-        as_json,
-        lambda: work(
-            baseline, optimized, True, batch_size=batch_size, sequence_length=sequence_length, samples=samples,
-            rtol=rtol, atol=atol, seed=seed, precision=precision, inputs=told, threads=threads, output_dir=output_dir,
-            task=task, data=data, tokenizer=tokenizer,
-        ).report(),
+    found = work(
+        baseline, optimized, True, batch_size=batch_size, sequence_length=sequence_length, samples=samples,
+        rtol=rtol, atol=atol, seed=seed, precision=precision, inputs=told, threads=threads, output_dir=output_dir,
+        task=task, data=data, tokenizer=tokenizer,
     )  # fmt: skip
-    if not report.facts["same"]:
+    show(found.report(), as_json)
+    if not found.same:
         raise typer.Exit(1)
 
 
@@ -166,15 +164,13 @@ def bench(
         precisions += ("int8-bf16" if quantization and bfloat16 else "int8" if quantization else "bf16",)
     batches, lengths, counts = (_whole_numbers(words) for words in (batch_size, sequence_length, threads))
     told = tell(input_ids, input_mask, segment_ids, fill)
-    finish(
-        as_json,
-        lambda: work(
-            models, batches, lengths, counts, output_dir, True,
-            samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive,
-            average_length=average_sequence_length, random_length=random_sequence_length,
-            precisions=precisions, traced=traced, level=opt_level, seed=seed, inputs=told,
-        ),
+    report = work(
+        models, batches, lengths, counts, output_dir, True,
+        samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive,
+        average_length=average_sequence_length, random_length=random_sequence_length,
+        precisions=precisions, traced=traced, level=opt_level, seed=seed, inputs=told,
     )  # fmt: skip
+    show(report, as_json)
 
 
 @app.command(epilog="Example: fusebert accuracy ./my-classifier --task mrpc --data dev.tsv --precision fp32,int8")
@@ -214,11 +210,9 @@ def accuracy(
 
     precisions = _parts(precision) or None
     told = tell(input_ids, input_mask, segment_ids, fill)
-    finish(
-        as_json,
-        lambda: work(
-            models, task, data, samples, csv, overwrite, True, precisions=precisions, batch_size=batch_size,
-            threads=threads, tokenizer=tokenizer, max_length=max_length, pooling=pooling, inputs=told,
-            in_torch=in_torch,
-        ),
+    report = work(
+        models, task, data, samples, csv, overwrite, True, precisions=precisions, batch_size=batch_size,
+        threads=threads, tokenizer=tokenizer, max_length=max_length, pooling=pooling, inputs=told,
+        in_torch=in_torch,
     )  # fmt: skip
+    show(report, as_json)

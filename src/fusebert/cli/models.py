@@ -18,9 +18,9 @@ from fusebert.cli.app import (
     Threads,
     Tokenizer,
     app,
-    finish,
     tell,
 )
+from fusebert.cli.show import show
 
 
 @app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
@@ -77,13 +77,11 @@ def optimize(
         "expected": {"heads": num_heads, "hidden": hidden_size},
         "inputs": tell(input_ids, input_mask, segment_ids, fill),
     }  # fmt: skip
-    finish(
-        as_json,
-        lambda: work(
-            model, out, precision, target, verify=verify, overwrite=overwrite, dry_run=dry_run, verbose=verbose,
-            show_progress=True, **{name: value for name, value in options.items() if value not in (None, False)},
-        ),
+    report = work(
+        model, out, precision, target, verify=verify, overwrite=overwrite, dry_run=dry_run, verbose=verbose,
+        show_progress=True, **{name: value for name, value in options.items() if value not in (None, False)},
     )  # fmt: skip
+    show(report, as_json)
 
 
 @app.command(epilog='Example: fusebert run ./my-classifier "what a film" "what a waste"')
@@ -107,7 +105,7 @@ def run(
     """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
     from fusebert.verbs.run import run as work
 
-    finish(as_json, lambda: work(model, texts, pair, precision, pooling, head, threads, vectors=as_json))
+    show(work(model, texts, pair, precision, pooling, head, threads, vectors=as_json), as_json)
 
 
 @app.command(epilog="Example: fusebert inspect ./my-bert")
@@ -127,7 +125,7 @@ def inspect(
     """Tell what a model is: family, sizes, precision plan, bytes; or a graph, and the encoders found in it."""
     from fusebert.verbs.inspect import inspect as work
 
-    finish(as_json, lambda: work(model, nodes, everywhere))
+    show(work(model, nodes, everywhere), as_json)
 
 
 @app.command(epilog="Example: fusebert calibrate ./my-bert --data texts.txt -o factors.json --method percentile")
@@ -150,13 +148,11 @@ def calibrate(
     """Observe the ranges of a model's inner values on texts, for static int8: optimize --ranges."""
     from fusebert.measure.calibrate import calibrate as work
 
-    finish(
-        as_json,
-        lambda: work(
-            model, data, out, overwrite, True, samples=samples, method=method, percentile=percentile, form=form,
-            tokenizer=tokenizer, threads=threads,
-        ),
+    report = work(
+        model, data, out, overwrite, True, samples=samples, method=method, percentile=percentile, form=form,
+        tokenizer=tokenizer, threads=threads,
     )  # fmt: skip
+    show(report, as_json)
 
 
 @app.command(epilog="Example: fusebert doctor --json")
@@ -164,4 +160,4 @@ def doctor(as_json: Json = False) -> None:
     """Tell what this machine can do: cores, instruction sets, frameworks."""
     from fusebert.verbs.doctor import doctor as work
 
-    finish(as_json, work)
+    show(work(), as_json)

@@ -1,4 +1,4 @@
-"""The pattern tools for TensorFlow graphs, with the arguments and exit codes (0 or 1) of the earlier tools."""
+"""The pattern tools for TensorFlow graphs, with the arguments of the earlier tools."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from fusebert.cli.app import Json, app, finish
-from fusebert.cli.show import show, show_error, show_text
-from fusebert.errors import FusebertError
+from fusebert.cli.app import Json, app
+from fusebert.cli.show import show, show_text
 
 
 class Listing(TyperCommand):
@@ -68,7 +67,7 @@ def extract_pattern(
 
     _check_log(log)
     given = (seed_nodes or [], barrier_nodes or [], barrier_ops or [])
-    finish(as_json, lambda: work(model, output, *given, function, meta_graph, overwrite), failure=1)
+    show(work(model, output, *given, function, meta_graph, overwrite), as_json)
 
 
 def _check_log(level: str) -> None:
@@ -108,11 +107,7 @@ def make_recipe(
     node_def = files[1] if model is None else None
     out = files[-1] if len(files) > 1 else None
     given = (model, function, meta_graph, output or (), force, overwrite)
-    try:
-        report = work(files[0], out, node_def, *given)
-    except FusebertError as error:
-        show_error(str(error), as_json)
-        raise typer.Exit(1) from None
+    report = work(files[0], out, node_def, *given)
     facts = {name: value for name, value in report.facts.items() if name != "node_def" or as_json}
     if print_node and not as_json:
         show_text(str(report.facts["node_def"]))
@@ -142,14 +137,14 @@ def replace_pattern(
     log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
-    """Replace every occurrence of a recipe's pattern in a TensorFlow model by its node. No occurrence: exit code 1."""
+    """Replace every occurrence of a recipe's pattern in a TensorFlow model by its node."""
     from fusebert.recipes.equivalence import Attributes
     from fusebert.recipes.replace import replace_pattern as work
 
     _check_log(log)
     attributes = Attributes(ignore_attr or (), compare_attr or ())
     given = (model, recipe, output, meta_graph, attributes, explain, force, verify, prune, overwrite)
-    finish(as_json, lambda: work(*given), failure=1)
+    show(work(*given), as_json)
 
 
 @app.command(epilog="Example: fusebert configure-op MODEL -q -B -s 128")
@@ -200,4 +195,4 @@ def configure_op(
         mask_type, quantization, bfloat16, layers, hidden_size, num_attention_heads, intermediate_size, max_seq_len,
         activation, calibrate, quant_factors_path, epsilon, padding, threads,
     )  # fmt: skip
-    finish(as_json, lambda: work(model, output, settings, reset, overwrite), failure=1)
+    show(work(model, output, settings, reset, overwrite), as_json)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fusebert.cli.app import HeadOption, Threads, Tokenizer, app
-from fusebert.cli.show import show_error, show_status
+from fusebert.cli.show import show_status
 from fusebert.errors import FusebertError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -62,28 +62,22 @@ def serve(
         from fusebert.serve.server import Settings
         from fusebert.serve.server import serve as work
     except ImportError as error:
-        show_error(f"serving needs {error.name}: pip install 'fusebert[serve]'")
-        raise typer.Exit(2) from None
-    try:
-        if (tls_cert is None) != (tls_key is None):
-            raise FusebertError("--tls-cert and --tls-key belong together; give both")
-        settings = Settings(
-            models=read_names(models), precision=precision, head=head, pooling=pooling, tokenizer=tokenizer,
-            threads=threads, workers=workers, host=host, port=port,
-            grpc_port=None if no_grpc else grpc_port, demo_port=demo_port, key=read_key(api_key_file),
-            certificate=tls_cert, private_key=tls_key, drain=drain,
-            limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
-            bounds=Bounds(
-                read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text"), depth=max_depth,
-                headers=max_headers, chunks=max_chunks, seconds=max_seconds,
-            ),
-        )  # fmt: skip
-        if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
-            show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")
-        work(settings, (lambda _: None) if quiet else show_status)
-    except FusebertError as error:
-        show_error(str(error))
-        raise typer.Exit(2) from None
+        raise FusebertError(f"serving needs {error.name}: pip install 'fusebert[serve]'") from None
+    if (tls_cert is None) != (tls_key is None):
+        raise FusebertError("--tls-cert and --tls-key belong together; give both")
+    settings = Settings(
+        models=read_names(models), precision=precision, head=head, pooling=pooling, tokenizer=tokenizer,
+        threads=threads, workers=workers, host=host, port=port, grpc_port=None if no_grpc else grpc_port,
+        demo_port=demo_port, key=read_key(api_key_file), certificate=tls_cert, private_key=tls_key, drain=drain,
+        limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
+        bounds=Bounds(
+            read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text"), depth=max_depth,
+            headers=max_headers, chunks=max_chunks, seconds=max_seconds,
+        ),
+    )  # fmt: skip
+    if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
+        show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")
+    work(settings, (lambda _: None) if quiet else show_status)
 
 
 def read_names(models: list[str]) -> dict[str, Path]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import sys
 from collections.abc import Mapping
+from io import TextIOWrapper
 from typing import Any
 
 from fusebert.report import Report
@@ -14,33 +18,62 @@ _WIDEST = 8  # columns of a table; a row of more is shown as names and values
 
 def show(report: Report, as_json: bool = False) -> None:
     """Prints a report to standard output."""
-    if as_json:
-        print(json.dumps(report.data(), indent=2))
-        return
+    show_text(_json(report.data()) if as_json else _draw(report))
+
+
+def show_text(text: str) -> None:
+    """Prints a text as it is, to be copied or piped. Names in it may not be Unicode. Whoever reads it may stop reading,
+    which ends this command as it ends others."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, end="" if text.endswith("\n") else "\n", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is flushed at the very end
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def _json(value: Any) -> str:
+    """Strict JSON: what is no number there is null."""
+    return json.dumps(_strict(value), indent=2, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _strict(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _draw(report: Report) -> str:
+    """Tables as wide as the terminal, in its colours."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text  # not markup: texts and paths may hold brackets
 
     console = Console()
-    console.print(Text(report.title, "bold"))
-    if report.facts:
-        console.print(_grid(report.facts))
-    for table in report.tables:
-        if len(table.columns) > _WIDEST:
+    with console.capture() as drawn:
+        console.print(Text(report.title, "bold"))
+        if report.facts:
+            console.print(_grid(report.facts))
+        for table in report.tables:
+            if len(table.columns) > _WIDEST:
+                for row in table.rows:
+                    console.print(Text(table.title.replace("_", " "), "italic"))
+                    console.print(_grid(dict(zip(table.columns, row, strict=True))))
+                continue
+            if not table.rows:
+                continue
+            shown = Table(title=table.title.replace("_", " "), title_justify="left")
+            for column in table.columns:
+                shown.add_column(column.replace("_", " "))
             for row in table.rows:
-                console.print(Text(table.title.replace("_", " "), "italic"))
-                console.print(_grid(dict(zip(table.columns, row, strict=True))))
-            continue
-        if not table.rows:
-            continue
-        drawn = Table(title=table.title.replace("_", " "), title_justify="left")
-        for column in table.columns:
-            drawn.add_column(column.replace("_", " "))
-        for row in table.rows:
-            drawn.add_row(*(Text(text(cell)) for cell in row))
-        console.print(drawn)
-    for note in report.notes:
-        console.print(note, highlight=False, markup=False)
+                shown.add_row(*(Text(text(cell)) for cell in row))
+            console.print(shown)
+        for note in report.notes:
+            console.print(note, highlight=False, markup=False)
+    return drawn.get()
 
 
 def _grid(facts: Mapping[str, Any]) -> Any:
@@ -55,11 +88,6 @@ def _grid(facts: Mapping[str, Any]) -> Any:
     return grid
 
 
-def show_text(text: str) -> None:
-    """Prints a text as it is, to be copied or piped."""
-    print(text, end="" if text.endswith("\n") else "\n")
-
-
 def show_status(sentence: str) -> None:
     """Prints a sentence about what happens to standard error, at once."""
     print(f"fusebert: {sentence}", file=sys.stderr, flush=True)
@@ -68,7 +96,7 @@ def show_status(sentence: str) -> None:
 def show_error(message: str, as_json: bool = False) -> None:
     """Prints an error: a sentence on standard error, or a JSON object on standard output."""
     if as_json:
-        print(json.dumps({"error": message}, indent=2))
+        show_text(_json({"error": message}))
         return
     from rich.console import Console
 

@@ -11,6 +11,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
 
 Text = str | tuple[str, str]
+_AT_ONCE = 256  # texts; the library does not look for interrupts
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,10 @@ class Tokenizer:
     def __call__(self, texts: Iterable[Text]) -> list[Tokens]:
         """Tokens of every text, in order."""
         checked = [_checked(text) for text in texts]
+        encodings: list[Any] = []
         try:
-            encodings = self._tokenizer.encode_batch(checked)
+            for first in range(0, len(checked), _AT_ONCE):
+                encodings += self._tokenizer.encode_batch(checked[first : first + _AT_ONCE])
         except BaseException as error:
             raise _told("the tokenizer cannot encode these texts", error) from None
         if any(len(e.ids) > self.max_length for e in encodings):
@@ -96,7 +99,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes tokenizer.json."""
-        self._tokenizer.save(str(path))
+        path.write_text(self.text(), encoding="utf-8")
 
 
 def _told(what: str, error: BaseException) -> BaseException:

@@ -75,12 +75,12 @@ class Tensors(Mapping[str, Array]):
 
         self._path = path
         try:
-            with safe_open(path, framework="np"):  # checks the header, every offset and the file's length
-                pass
-            with path.open("rb") as file:
+            with path.open("rb") as file, safe_open(path, framework="np"):  # checks the header and every offset
                 length = int.from_bytes(file.read(8), "little")
                 self._entries = json.loads(file.read(length))
-        except (SafetensorError, OSError, ValueError) as error:
+        except OSError as error:
+            raise FusebertError(f"{path} cannot be read: {error.strerror or error}") from None
+        except (SafetensorError, ValueError) as error:
             raise FusebertError(f"{path} is not a readable safetensors file: {error}") from None
         self._entries.pop("__metadata__", None)
         self._begin = 8 + length

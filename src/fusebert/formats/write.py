@@ -1,8 +1,12 @@
-"""Write: files and folders that appear whole or not at all. Everything is made beside its place and then put there;
-what is there already is replaced only if the caller says so, and only if it is of the kind that is written."""
+"""Write: files and folders that appear whole or not at all. Everything is made in a hidden folder beside its place and
+then put there; what is there already is replaced only if the caller says so, and only if it is of the kind that is
+written. What a killed process left is tidied up by the next one that writes in that folder."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import fcntl
 import os
 import shutil
 import tempfile
@@ -14,7 +18,10 @@ from typing import BinaryIO
 from fusebert.errors import FusebertError
 
 Kind = Callable[[Path], bool]
+_WORK = ".fusebert-"  # begins the names of folders in which something is made
 _OLD = ".replaced"
+_NO_REPLACE, _EXCHANGE = 1, 2  # renameat2's flags
+_CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # of a kernel or a file system without renameat2
 
 
 @contextmanager
@@ -43,23 +50,45 @@ def folder(path: Path, replaces: Kind | None = None) -> Iterator[Path]:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A folder beside `path` to make it in, gone at the end."""
-    try:
+    """A folder beside `path` to make it in, gone at the end; locked meanwhile, so that nobody tidies it up."""
+    with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
+        _tidy(path.parent)
+        made, lock = _locked_folder(path.parent)
+        try:
+            yield made
+        finally:
+            if not any(made.glob(f"*{_OLD}")):  # what could not be put back is all that is left of it
+                shutil.rmtree(made, ignore_errors=True)
+            os.close(lock)
+
+
+class _CannotWriteError(FusebertError):
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path} cannot be written: {error}")
+        self.error = error
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Errors of the file system named by the place that the caller knows, whatever is written on the way."""
     try:
-        yield made
+        yield
     except OSError as error:
-        raise FusebertError(f"{path} cannot be written: {error}") from None
-    finally:
-        if not any(made.glob(f"*{_OLD}")):  # what could not be put back is all that is left of it
-            shutil.rmtree(made, ignore_errors=True)
+        raise _CannotWriteError(path, error) from None
+    except _CannotWriteError as inner:
+        raise _CannotWriteError(path, inner.error) from None
 
 
 def check(path: Path, replaces: Kind | None = None) -> None:
-    """Refuses a path where something is that may not be replaced. An empty file or folder may, if anything may."""
+    """Refuses a path where something is that may not be replaced. An empty file or folder may, if anything may. A name
+    that is not UTF-8 is refused too: frameworks and their libraries cannot open it."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise FusebertError(
+            f"{str(path)!r} is not UTF-8, so most programs could not open it; choose another name"
+        ) from None
     if not os.path.lexists(path):
         return
     if replaces is None:
@@ -77,62 +106,106 @@ def put(places: Mapping[Path, Path], replaces: Kind | None = None) -> None:
     done: list[tuple[Path, Path, Path | None]] = []
     try:
         for made, path in places.items():
-            old = None if replaces is None else _set_aside(path, made.with_name(f"{made.name}{_OLD}"))
-            try:
-                _move(made, path, over=old is not None)
-            except BaseException:  # an interrupt too
-                _put_back(old, path)
-                raise
+            old = made.with_name(f"{made.name}{_OLD}") if replaces and os.path.lexists(path) else None
+            _move(made, path) if old is None else _swap(made, path, old)
             done.append((made, path, old))
-    except BaseException:
+    except BaseException:  # an interrupt too
         for made, path, old in reversed(done):
-            path.rename(made)
-            _put_back(old, path)
+            path.rename(made) if old is None else _swap(old, path, made)
         raise
     for _, _, old in done:
-        if old is not None and old.is_dir() and not old.is_symlink():
-            shutil.rmtree(old, ignore_errors=True)
-        elif old is not None:
-            old.unlink()
+        if old is not None:
+            _remove(old)
 
 
-def _set_aside(path: Path, old: Path) -> Path | None:
-    """Keeps what is there under another name until what replaces it is in place: a file by a second link, so that there
-    is always one, a folder by moving it. None if nothing is there."""
-    if not os.path.lexists(path):
-        return None
-    if path.is_file() and not path.is_symlink():
-        with suppress(OSError):  # of a file system without links
-            os.link(path, old)
-            return old
-    return path.rename(old)
-
-
-def _put_back(old: Path | None, path: Path) -> None:
-    """Undoes _set_aside. If that fails, the old one stays where it is, and the error names that place."""
-    if old is not None and old.is_dir():
-        old.rename(path)
-    elif old is not None:
-        old.replace(path)
-        old.unlink(missing_ok=True)  # renaming one link of a file to another leaves both
-
-
-def _move(made: Path, path: Path, over: bool) -> None:
-    """Moves a file or folder to a place without replacing what appeared there meanwhile, unless it goes `over` a file
-    that is kept. Renaming a folder fails where there is a file, or a folder with something in it. Renaming a file would
-    replace another one, so it is linked, which does not; where there are no links, its name is claimed first."""
-    if made.is_dir() or over:
-        made.rename(path)
-        return
+def _swap(made: Path, path: Path, old: Path) -> None:
+    """Puts what was made in the place of what is there, which is then `old`. Where the file system can exchange them,
+    there is one at `path` at any moment; elsewhere there is none for a moment, and whoever finds it so puts `old`
+    back."""
     try:
-        os.link(made, path)
-    except FileExistsError:
-        raise
-    except OSError:
-        path.open("xb").close()
-        made.rename(path)
+        _rename(made, path, _EXCHANGE)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        path.rename(old)
+        try:
+            made.rename(path)
+        except BaseException:
+            old.rename(path)
+            raise
     else:
-        made.unlink()
+        made.rename(old)
+
+
+def _move(made: Path, path: Path) -> None:
+    """Moves a file or folder to a place, without replacing what appeared there meanwhile. Where the file system cannot
+    promise that, a file is linked or its name claimed first; renaming a folder fails where there is something."""
+    try:
+        _rename(made, path, _NO_REPLACE)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        if not made.is_dir():
+            path.open("xb").close()
+        made.rename(path)
+
+
+def _rename(source: Path, target: Path, flags: int) -> None:
+    """Linux's renameat2."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # of an old C library
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    here = -100  # paths are relative to the working folder
+    if call(here, os.fsencode(source), here, os.fsencode(target), flags):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    """A new folder, and the descriptor that holds its lock."""
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=_WORK, dir=parent))
+        try:
+            lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # it was tidied up before it was locked
+            continue
+        with suppress(OSError):  # of a file system without locks, where nobody can tell that it is abandoned either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return made, lock
+        os.close(lock)
+
+
+def _tidy(parent: Path) -> None:
+    """Removes the folders of killed processes, and puts back what they had set aside but not yet replaced. One of which
+    only some files had been put in place stays as it is, because they belong together."""
+    for left in parent.glob(f"{_WORK}*"):
+        with suppress(OSError):
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.getuid():
+                    _clear(left)
+            finally:
+                os.close(lock)
+
+
+def _clear(left: Path) -> None:
+    for old in left.glob(f"*{_OLD}"):
+        path = left.parent / old.name.removesuffix(_OLD)
+        if not os.path.lexists(path):
+            _move(old, path)
+    inside = [one.name.endswith(_OLD) for one in left.iterdir()]
+    if all(inside) or not any(inside):
+        shutil.rmtree(left)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink()
 
 
 def _settle(made: Path) -> None:

@@ -3,7 +3,6 @@ The rest of the model is unchanged; if the pattern does not occur, nothing is wr
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,9 +99,8 @@ def _verify(graphs: TensorFlowFile, source: TensorFlowSource, out: Path) -> list
     """Compares the answers of both models, run by TensorFlow if installed; raises DifferentError if they differ."""
     from fusebert.measure.compare import compare
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as place:
-        made = Path(place) / ("model" if graphs.kind == "SavedModel" else "model.pb")
+    with write.beside(out) as place:
+        made = place / ("model" if graphs.kind == "SavedModel" else "model.pb")
         graphs.write(made)
         same = compare(source, open_result(made, source))
         if not same.same:

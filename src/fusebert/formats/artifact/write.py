@@ -20,6 +20,7 @@ from fusebert.values.traverse import block_parts
 
 def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
     """Writes header and weights into an existing folder."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     kept: dict[str, Array] = {}
@@ -52,7 +53,10 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
         "decoder": plan.decoder,
         "tied": tied,
     }
-    save_file({name: np.ascontiguousarray(array) for name, array in kept.items()}, folder / WEIGHTS)
+    try:
+        save_file({name: np.ascontiguousarray(array) for name, array in kept.items()}, folder / WEIGHTS)
+    except SafetensorError as error:  # such as a full disk
+        raise OSError(f"{WEIGHTS}: {error}") from None
     for array in kept.values():
         release(array)
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")

@@ -1,0 +1,45 @@
+"""Call: one command line -> its exit code. Every error becomes a sentence here, or a JSON object for --json."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+
+from typer.main import get_command
+
+from fusebert.cli import embed, load_test, measurements, models, patterns, serve  # each adds its commands
+from fusebert.cli.app import app
+from fusebert.cli.show import show_error
+from fusebert.errors import DifferentError, FusebertError
+
+__all__ = ["app", "call", "embed", "load_test", "measurements", "models", "patterns", "serve"]
+
+
+def call(words: Sequence[str]) -> int:
+    """Runs a command line as it is typed after `fusebert`."""
+    as_json = "--json" in words
+    try:
+        return int(get_command(app).main(list(words) or ["--help"], "fusebert", standalone_mode=False) or 0)
+    except DifferentError as error:
+        show_error(str(error), as_json)
+        return 1
+    except (FusebertError, OSError) as error:
+        show_error(str(error), as_json)
+        return 2
+    except MemoryError:
+        show_error("there is not enough memory; free some, or give a smaller model or smaller batches", as_json)
+        return 2
+    except Exception as error:
+        if hasattr(error, "format_message"):  # it is about the words themselves
+            show_error(_usage(error), as_json)
+            return 2
+        traceback.print_exc()
+        show_error(f"this is a defect in fusebert, please report it: {type(error).__name__}: {error}", as_json)
+        return 70
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with the words, and where their meaning is told."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "fusebert"
+    return f"{error.format_message()} ({command} --help tells what there is)"  # type: ignore[attr-defined]
