@@ -1,6 +1,7 @@
 """The server over gRPC, below what stock clients send: health, reflection, the demo's call, keys, deadlines,
 departures, and messages that are wrong. The right code, a sentence, and the next call is answered."""
 
+import asyncio
 import gzip
 import socket
 import threading
@@ -15,6 +16,8 @@ from serve_process import Served
 
 import fusebert
 from fusebert.formats.protobuf.schema import messages
+from fusebert.serve import grpc as front
+from fusebert.serve.front import Server
 from fusebert.serve.protocols import demo, grpc_health, oip_grpc, reflection
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -116,12 +119,37 @@ def test_compressed_messages_are_bounded_too(channel):
 
 
 def test_deadlines_lanes_and_unknown_methods(channel):
-    assert fails(channel, INFER, request(), timeout=0)[0] == CODE.DEADLINE_EXCEEDED
     assert fails(channel, INFER, request(), metadata=[("x-timeout-ms", "0")])[0] == CODE.DEADLINE_EXCEEDED
     assert fails(channel, INFER, request(), metadata=[("x-lane", "fast")])[0] == CODE.INVALID_ARGUMENT
     assert call(channel, INFER, request(), metadata=[("x-lane", "bulk")])[0]
     assert fails(channel, "/inference.GRPCInferenceService/TraceSetting", b"")[0] == CODE.UNIMPLEMENTED
     assert fails(channel, "/inference.GRPCInferenceService/RepositoryModelLoad", b"")[0] == CODE.UNIMPLEMENTED
+
+
+def test_the_clients_deadline_is_the_requests():
+    class Context:
+        def add_done_callback(self, _):
+            pass
+
+        def invocation_metadata(self):
+            return [("x-timeout-ms", "9000")]
+
+        def time_remaining(self):
+            return 2.0
+
+        def set_trailing_metadata(self, _):
+            pass
+
+    seen = []
+
+    async def work(asked, message):
+        seen.append(asked.request.deadline - time.monotonic())
+        return message
+
+    empty = OIP["ServerLiveRequest"]
+    handler = front.Handler(Server(), "/path", front.Method("Name", empty, empty, work))
+    assert asyncio.run(handler.answer(b"", Context())) == b""
+    assert 1 < seen[0] <= 2
 
 
 def test_health_of_the_server_of_models_and_to_those_who_watch(channel):
@@ -216,7 +244,8 @@ def test_a_key_is_needed_for_all_but_health_and_an_idle_stream_does_not_hold_up_
             seen = watch(kinds.question(), timeout=20)
             assert next(seen).status == 1
             idle = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-            waiting = idle(_nothing(released), metadata=right, timeout=20)
+            waiting = idle(_one(released), metadata=right, timeout=20)
+            assert next(waiting)
             begun = time.monotonic()
             server.process.terminate()
             assert next(seen).status == 2  # a watcher is told
@@ -229,10 +258,10 @@ def test_a_key_is_needed_for_all_but_health_and_an_idle_stream_does_not_hold_up_
         server.stop()
 
 
-def _nothing(released):
-    """Messages of a client that has none, for as long as the test runs."""
+def _one(released):
+    """One message, and then none for as long as the test runs."""
+    yield request().SerializeToString()
     released.wait(20)
-    yield from ()
 
 
 def test_a_port_that_is_taken_ends_with_a_sentence(run, models):

@@ -72,7 +72,7 @@ async def listen(
 def _handler(server: Server, service: GrpcService) -> Any:
     handlers = {}
     for method in service.methods:
-        own = _Handler(server, f"/{service.name}/{method.name}", method)
+        own = Handler(server, f"/{service.name}/{method.name}", method)
         if method.streams:
             handlers[method.name] = grpc.stream_stream_rpc_method_handler(own.stream)
         else:
@@ -80,7 +80,7 @@ def _handler(server: Server, service: GrpcService) -> Any:
     return grpc.method_handlers_generic_handler(service.name, handlers)
 
 
-class _Handler:
+class Handler:
     """A Method as grpc calls it: bytes in, bytes out."""
 
     def __init__(self, server: Server, path: str, method: Method) -> None:
