@@ -33,8 +33,8 @@ constexpr int64_t kLargePage = int64_t{1} << 21;  // weights are streamed: with 
 template <class T>
 Array<T> allocate(int64_t count) {
   const int64_t bytes = bytes_of<T>(count), large = bytes / kLargePage * kLargePage;
-  void* p = std::aligned_alloc(large ? kLargePage : 64, static_cast<size_t>(bytes ? bytes : 64));
-  if (!p) throw std::bad_alloc();
+  void* p = nullptr;  // not aligned_alloc, whose sizes must be whole multiples of the alignment
+  if (posix_memalign(&p, large ? kLargePage : 64, static_cast<size_t>(bytes ? bytes : 64))) throw std::bad_alloc();
 #if defined(__linux__)
   if (large) madvise(p, static_cast<size_t>(large), MADV_HUGEPAGE);
 #endif
