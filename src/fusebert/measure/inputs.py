@@ -155,12 +155,13 @@ def _told(inputs: Sequence[Input], told: Told) -> tuple[dict[str, Input], dict[s
 
 def _by_name(spare: list[Input], taken: dict[str, str | float], guess: bool) -> None:
     """Gives roles to inputs that have none: by name; a mask may be told by its type; where the graph tells nothing, one
-    that is left by what is missing."""
+    that is left by what is missing. As many encoders as there are ids may each have one of a role."""
+    encoders = max(1, list(taken.values()).count("ids"))
     for given in spare:
         role = role_by_name(given.name)
         if role is None:
             role = None if given.dtype.startswith("int") else "mask"
-        if role and role not in taken.values():
+        if role and list(taken.values()).count(role) < encoders:
             taken[given.name] = role
     spare = [given for given in spare if given.name not in taken]
     missing = [role for role in ROLES if role not in taken.values()]

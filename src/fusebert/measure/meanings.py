@@ -129,13 +129,18 @@ def _by_tables(finding: Finding, given: Set[str]) -> Meanings:
     longest = min(positions, default=None)
     masks = {found.mask.tensor for found in finding.encoders if found.mask.kind in ("rows", "lengths")} & given
     tensors = {"mask": masks.pop()} if len(masks) == 1 else {}
-    largest = sorted(sizes, key=lambda name: -sizes[name])
-    if not largest or len(largest) > 2 or (len(largest) > 1 and sizes[largest[1]] > MOST_KINDS):
+    largest = max(sizes.values(), default=0)
+    ids = [name for name in probe if sizes.get(name) == largest]  # several read the same table: siamese
+    types = [name for name in probe if 0 < sizes.get(name, 0) < largest]
+    if not ids or len(types) > len(ids) or any(sizes[name] > MOST_KINDS for name in types):
         limits = Limits(vocabulary=min(sizes.values(), default=None), longest=longest)
         return Meanings((tensors,) if tensors else (), limits=limits)
-    tensors |= zip(("ids", "types"), largest, strict=False)
-    kinds = sizes[largest[1]] if len(largest) > 1 else None
-    return Meanings((tensors,), limits=Limits(vocabulary=sizes[largest[0]], kinds=kinds, longest=longest))
+    encoders = [{"ids": name} for name in ids]
+    for one, name in zip(encoders, types, strict=False):
+        one["types"] = name
+    encoders[0] |= tensors
+    kinds = min((sizes[name] for name in types), default=None)
+    return Meanings(tuple(encoders), limits=Limits(vocabulary=largest, kinds=kinds, longest=longest))
 
 
 def _precision(graph: Graph, quantized: bool) -> str:
