@@ -45,7 +45,7 @@ def test_optimize_refuses_to_overwrite_and_to_differ(run, folders, tmp_path, mon
     for flags in ((), ("--overwrite",)):
         run("optimize", folders["none"], "-o", tmp_path / "file", *flags, code=2)
     assert (tmp_path / "file").read_text() == "mine"
-    monkeypatch.setitem(difference.TOLERANCES, "int8", (1e-9, 1.0))
+    monkeypatch.setitem(difference.LIMITS, "int8", difference.Limit(1e-9, 1.0, 0.0, 0.0))
     message = run("optimize", folders["none"], "-o", tmp_path / "new", code=1)
     assert "nothing was written" in message
     assert not (tmp_path / "new").exists()

@@ -18,6 +18,7 @@ from fusebert.errors import FusebertError
 from fusebert.measure.compare import compare
 from fusebert.measure.comparison import Comparison
 from fusebert.measure.difference import Difference, Tally, Tolerance, difference, within
+from fusebert.measure.kinds import Kind
 from fusebert.measure.runners import Fusebert, open_runner
 from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.samples import PADDINGS, Source, pad
@@ -59,23 +60,30 @@ def test_tolerances_follow_the_precision():
     assert within([slight], "int8")
     assert within([slight], "bf16")
     assert not within([slight], "fp32")
-    assert not within([replace(slight, output="logits", flips=0.2)], "int8")
+    scores = replace(slight, kind=Kind("classes"), decisions=20)
+    assert within([replace(scores, flips=2)], "int8")
+    assert not within([replace(scores, flips=3)], "int8")
+    assert not within([replace(scores, probability=0.06)], "int8")
+    assert not within([replace(scores, flips=1, margin=0.6)], "int8")
 
 
 def test_a_head_may_make_more_of_an_error_than_the_rows_before_it():
     """A good int8 classifier is off by 0.12 of the usual logit on random ids, and once by 0.28 of the largest."""
-    rounded = Difference("logits", 0.28, 0.94, -0.92, 0.025, usual_error=0.12)
+    rounded = Difference("x", 0.28, 0.94, -0.92, relative_error=0.12, kind=Kind("classes"), decisions=40, flips=1)
     assert within([rounded], "int8")
-    assert within([replace(rounded, output="pooler_output")], "int8")
-    assert not within([replace(rounded, output="last_hidden_state")], "int8")
-    assert not within([replace(rounded, usual_error=0.3)], "int8")
+    assert not within([replace(rounded, kind=Kind())], "int8")
+    assert within([replace(rounded, kind=Kind(head=True), mean_cosine=0.97)], "int8")
+    assert not within([replace(rounded, kind=Kind(), mean_cosine=0.97)], "int8")
+    assert not within([replace(rounded, relative_error=0.3)], "int8")
     assert not within([replace(rounded, worst_error=0.6)], "int8")
     assert not within([rounded], "bf16")
 
 
-def test_the_usual_error_is_a_share_of_the_usual_number():
-    found = difference("y", np.array([[3.0, 4.0]]), np.array([[3.0, 4.5]]))
-    assert found.usual_error == pytest.approx(0.1)
+def test_the_usual_error_is_never_larger_than_the_worst_since_both_are_shares_of_the_scale():
+    found = difference("y", np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 8.0]]), np.array([[1.5, 1.5, 0.5], [1.5, 1.5, 8.5]]))
+    assert found.worst_error == pytest.approx(0.5 / 8)
+    assert found.usual_error == pytest.approx(0.5 / 8)
+    assert found.relative_error == pytest.approx(0.5 / np.sqrt(68 / 6))
 
 
 def test_a_tally_counts_every_failed_sample_and_no_other():
@@ -152,9 +160,10 @@ def test_hidden_positions_are_judged_apart(tmp_path):
     assert found.same
     table = rows(found)
     assert table["y", "visible"]["worst"] == 0
-    assert table["y", "hidden"]["worst"] > 0
-    assert table["y", "hidden"]["failed"] == 3
-    assert ("first", "hidden") not in table
+    assert table["y", "hidden, not counted"]["worst"] > 0
+    assert table["y", "hidden, not counted"]["failed"] == 3
+    assert ("first", "hidden, not counted") not in table
+    assert found.facts["verdict"].endswith("hidden positions, which do not count, differ")
     assert "Padding positions differ" in found.notes[-1]
 
 
@@ -378,7 +387,7 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     assert "different answers" in run(one, two, *size, code=1)
     data = json.loads(run(one, two, *size, "--json", "--seed", 1, "--output-dir", tmp_path / "kept", code=1))
     assert data["same"] is False
-    assert {row["at"] for row in data["outputs"]} == {"visible", "hidden"}
+    assert {row["at"] for row in data["outputs"]} == {"visible", "hidden, not counted"}
     assert data["paddings"] == {"right": 1, "left": 1, "holes": 1, "none": 1}
     assert len(list((tmp_path / "kept" / "batch_2_seq_8").iterdir())) == 4
     assert json.loads(run(one, two, *size, "--rtol", 9, "--atol", 9999, "--json"))["same"] is True

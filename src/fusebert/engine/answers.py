@@ -71,10 +71,15 @@ def answer(text: Text, tokens: Tokens, logits: Array) -> Span:
     if not places:
         return Span("", 0, 0, "", 0.0)
     first, last = places[0], places[-1] + 1
-    starts, ends = softmax(logits[:, 0])[first:last], softmax(logits[:, 1])[first:last]
+    begin, end, scores = likeliest(softmax(logits[:, 0])[first:last], softmax(logits[:, 1])[first:last])
+    return _span(text, tokens, first + begin, first + end, "", float(scores[begin, end]))
+
+
+def likeliest(starts: Array, ends: Array) -> tuple[int, int, Array]:
+    """Where the likeliest answer begins and ends, given the probabilities of both; and the scores `[starts, ends]`."""
     scores = np.triu(np.outer(starts, ends)) - np.triu(np.outer(starts, ends), _LONGEST_ANSWER)
     begin, end = np.unravel_index(int(np.argmax(scores)), scores.shape)
-    return _span(text, tokens, first + int(begin), first + int(end), "", float(scores[begin, end]))
+    return int(begin), int(end), scores
 
 
 def fills(tokenizer: Tokenizer, tokens: Tokens, logits: Array, count: int = 5) -> list[list[tuple[str, float]]]:

@@ -7,6 +7,7 @@ from fusebert.match.assemble import Assembled, assemble, read_encoder
 from fusebert.match.cut import Cut, cut, embedded, is_flat, shown_as_is
 from fusebert.match.dialects.tensorflow import EFFECTS as TENSORFLOW_EFFECTS
 from fusebert.match.embeddings import MOST_KINDS, read_embeddings
+from fusebert.match.endings import Ending, read_endings
 from fusebert.match.find import find, find_elsewhere
 from fusebert.match.findings import (
     EACH,
@@ -45,6 +46,7 @@ __all__ = [
     "UNMASKED",
     "Assembled",
     "Cut",
+    "Ending",
     "Finding",
     "FoundEncoder",
     "Layer",
@@ -68,6 +70,7 @@ __all__ = [
     "is_flat",
     "read_embeddings",
     "read_encoder",
+    "read_endings",
     "shown_as_is",
     "translate",
 ]

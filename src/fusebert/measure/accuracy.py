@@ -226,7 +226,7 @@ class _Exam:
         else:
             predicted = _similarity(rows) if self._kind == "embeddings" else rows[:, 0]
             scores = {"spearman": round(100 * spearman(predicted, self._labels), 2), "total": len(self._labels)}
-        return Scored(name, scores, difference("logits", baseline, rows), flips, seconds, rows, decisions)
+        return Scored(name, scores, difference("answers", baseline, rows), flips, seconds, rows, decisions)
 
 
 def class_scores(decisions: Array, wanted: Array, f1: bool) -> dict[str, float]:

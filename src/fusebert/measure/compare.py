@@ -38,6 +38,7 @@ _OWN = (
     "by up to {}."
 )
 _ALLOWED = "Padding positions differ; they are ignored."
+_NOT_COUNTED = "; hidden positions, which do not count, differ"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def compare(baseline: Compared, other: Compared, show_progress: bool = False, **
         questions = _questions(models, first, second, wanted)
         judge = _judge(first, second, tolerance, questions, show_progress, wanted.output_dir)
         own: list[Difference] = []
-        if not judge.close:
+        if judge.faults:
             plain = [one.as_written() or one for one in (first, second)]
             for one, rewritten in zip(plain, (first, second), strict=True):
                 if one is not rewritten:
@@ -165,19 +166,21 @@ def _conclude(
     own: Sequence[Difference],
 ) -> Comparison:
     """`own` is what a framework's rewriting changes; if there is any, `judge` has seen graphs as they are written."""
-    visible, hidden, failed, close = judge.visible, judge.hidden, len(judge.failures), judge.close
-    same = close and not judge.missing
+    visible, hidden = judge.visible, judge.hidden
+    wrong = [*judge.missing, *judge.faults]
     samples = sum(judge.paddings.values())
-    if same:
-        verdict = f"same answers: {samples} samples within {tolerance}{' of the unoptimised graph' if own else ''}"
+    ignored = any(d.over for d in hidden)
+    if wrong:
+        verdict = f"different answers: {'; '.join(wrong)}"
     else:
-        worst = max(visible, key=lambda d: (d.failed, d.worst_error))
-        how = f"{failed} of {samples} samples are over {tolerance}; {worst.output} is off by up to {worst.worst:.3g}"
-        verdict = f"different answers: {'; '.join([*judge.missing, *([] if close else [how])])}"
+        verdict = (
+            f"same answers: {samples} samples within {tolerance.short}{' of the unoptimised graph' if own else ''}"
+        )
+        verdict += _NOT_COUNTED if ignored else ""
     facts = {
         "verdict": verdict,
         "samples": samples,
-        "failed_samples": failed,
+        "failed_samples": len(judge.failures),
         "size": questions.size,
         "paddings": judge.paddings,
         "tolerance": str(tolerance),
@@ -188,8 +191,9 @@ def _conclude(
         distances = [short(max(d.worst for d in differences)) for differences in (own, visible)]
         facts |= dict(zip(("own_optimisations", "unoptimised"), distances, strict=True))
         told[_OWN.format(*distances)] = None
-    notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if any(d.over for d in hidden) else [])]
-    return Comparison(visible, hidden, same, f"{first.name} against {second.name}", facts, notes, second.framework)
+    notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if ignored else [])]
+    title = f"{first.name} against {second.name}"
+    return Comparison(visible, hidden, not wrong, title, facts, notes, second.framework)
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

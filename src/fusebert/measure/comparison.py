@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.measure.difference import Difference, table
+from fusebert.measure.difference import Difference, tables
 from fusebert.report import Report, Table
 
 
@@ -33,12 +33,12 @@ class Comparison(list[Difference]):
         """Everything, to be shown."""
         rows = tuple(
             (d.output, place, short(d.worst), short(d.mean), short(d.over), d.not_finite, d.failed)
-            for place, differences in (("visible", self), ("hidden", self.hidden))
+            for place, differences in (("visible", self), ("hidden, not counted", self.hidden))
             for d in differences
         )
         columns = ("output", "at", "worst", "mean", "over", "nan", "failed")
-        tables = Table("outputs", columns, rows), table(self, "closeness")
-        return Report(self.title, {**self.facts, "same": self.same}, tables, tuple(self.notes))
+        shown = Table("outputs", columns, rows), *tables(self, "closeness")
+        return Report(self.title, {**self.facts, "same": self.same}, shown, tuple(self.notes))
 
 
 def short(value: float) -> float | str:

@@ -58,7 +58,11 @@ class Roles(Limits):
     @property
     def inputs(self) -> dict[str, Input]:
         """The inputs by role; those of the first encoder."""
-        return {role: given for given, role in reversed(self.fed) if role in ROLES and isinstance(role, str)}
+        first: dict[str, Input] = {}
+        for given, role in self.fed:
+            if isinstance(role, str) and role in ROLES:
+                first.setdefault(role, given)
+        return first
 
     @property
     def more(self) -> tuple[Input, ...]:

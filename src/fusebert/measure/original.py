@@ -10,6 +10,7 @@ import numpy as np
 from fusebert.engine.model import Model
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.inputs import Input, fill, sizes_of
+from fusebert.measure.kinds import POSITIONS, kind_of
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import evaluate
 from fusebert.source import GraphSource
@@ -37,7 +38,12 @@ def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
             value = got["hidden_states"][-1] if name == "encoder" else got[name]
             pairs.setdefault(name, ([], []))[0].append(_rows(name, answers[tensor].reshape(value.shape), visible))
             pairs[name][1].append(_rows(name, value, visible))
-    return [difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+    return [_difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+
+
+def _difference(name: str, a: Array, b: Array) -> Difference:
+    """Of an output that has a model's own name for it."""
+    return difference(name, a, b, kind_of(name, a, a.shape[-1], name in POSITIONS, None, None))
 
 
 def _small_inputs(source: GraphSource, model: Model) -> list[dict[str, Array]]:
@@ -61,6 +67,6 @@ def _small_inputs(source: GraphSource, model: Model) -> list[dict[str, Array]]:
 
 def _rows(name: str, value: Array, visible: Array) -> Array:
     """An output as rows `[rows, width]`: those of visible tokens, or one per sequence."""
-    if name in ("start_logits", "end_logits"):
+    if name in POSITIONS:
         return value[visible][:, None]
     return value[visible] if value.ndim == 3 else value

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.measure.difference import Difference, Tally, Tolerance, difference, within
+from fusebert.measure.difference import Difference, Tally, Tolerance, difference
+from fusebert.measure.kinds import POSITIONS, kind_of
+from fusebert.measure.pairs import Pair, Positions, rows_of
 from fusebert.measure.runners import Fusebert, Runner
 from fusebert.measure.samples import PADDINGS, Sample, Source, pad
 from fusebert.ops.graph import Array
@@ -118,33 +120,6 @@ class Questions:
         return first, second
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """Two outputs that are compared: the baseline's and the other's name, the axes of sequences and tokens (or the one
-    that has both, or none), and the tallies for visible and hidden positions."""
-
-    name: str
-    other: str
-    axes: tuple[int, ...]
-    visible: Tally
-    hidden: Tally
-
-    def add(self, value: Array, other: Array, mask: Array) -> None:
-        """Compares one sample."""
-        parts = zip(self._parts(value, mask), self._parts(other.reshape(value.shape), mask), strict=True)
-        for tally, (a, b) in zip((self.visible, self.hidden), parts, strict=True):
-            tally.add(a, b)
-
-    def _parts(self, value: Array, mask: Array) -> tuple[Array, Array]:
-        """Rows `[rows, width]` of visible and of hidden positions; what has no positions is all visible."""
-        if not self.axes:
-            return _rows(value), np.empty((0, 1))
-        if len(self.axes) == 2:
-            value = np.moveaxis(value, self.axes, (0, 1))
-        placed = value.reshape(*mask.shape, -1)
-        return placed[mask != 0], placed[mask == 0]
-
-
 class Judge:
     """Runs samples through both models and adds up the differences. `missing` are outputs of the baseline that the
     other should have, but has not."""
@@ -154,7 +129,8 @@ class Judge:
         self.notes: list[str] = []
         self.missing: list[str] = []
         self.paddings: dict[str, int] = {}
-        self._pairs = self._match(*questions.unpadded())
+        self._pairs = self._match(questions, *questions.unpadded())
+        self._positions = Positions([pair for pair in self._pairs if pair.kind.name == "positions"], tolerance)
 
     @property
     def failures(self) -> set[int]:
@@ -162,15 +138,28 @@ class Judge:
         return set[int]().union(*(pair.visible.failures for pair in self._pairs))
 
     @property
-    def close(self) -> bool:
-        """Whether all that was compared is within tolerance."""
-        precision = self._tolerance.precision
-        return not self.failures if precision is None else within(self.visible, precision)
+    def faults(self) -> list[str]:
+        """What is not within tolerance, in words."""
+        precision, failed = self._tolerance.precision, len(self.failures)
+        if precision is not None:
+            return [fault for one in self.visible for fault in one.faults(precision)]
+        if not failed:
+            return []
+        worst = max(self.visible, key=lambda d: (d.failed, d.worst_error))
+        samples = sum(self.paddings.values())
+        return [
+            f"{failed} of {samples} samples are over {self._tolerance.short}; {worst.output} is off by up to "
+            f"{worst.worst:.3g}"
+        ]
 
     @property
     def visible(self) -> list[Difference]:
         """The difference of each output at visible positions."""
-        return [d for pair in self._pairs if (d := pair.visible.difference) is not None]
+        tallies = [
+            *(pair.visible for pair in self._pairs),
+            *([self._positions.answer] if self._positions.answer else []),
+        ]
+        return [d for tally in tallies if (d := tally.difference) is not None]
 
     @property
     def hidden(self) -> list[Difference]:
@@ -182,10 +171,11 @@ class Judge:
         expected, got = _answers(self._first, sample), _answers(self._second, sample)
         for pair in self._pairs:
             pair.add(expected[pair.name], got[pair.other], sample.mask)
+        self._positions.add(expected, got, sample.mask)
         self.paddings[sample.padding] = self.paddings.get(sample.padding, 0) + 1
         return expected
 
-    def _match(self, sample: Sample, resized: Sample) -> list[_Pair]:
+    def _match(self, questions: Questions, sample: Sample, resized: Sample) -> list[Pair]:
         """Outputs of the same name; then those of the same size, the nearest first."""
         expected, got = _answers(self._first, sample), _answers(self._second, sample)
         shapes = {name: value.shape for name, value in _answers(self._first, resized).items()}
@@ -200,17 +190,16 @@ class Judge:
                 f"({', '.join(got)})"
             )
         sizes = sample.ids.shape, resized.ids.shape
-        return [
-            _Pair(
-                name,
-                names[name],
-                _axes(name, (value.shape, shapes[name]), sizes),
-                Tally(name, self._tolerance),
-                Tally(name, self._tolerance),
-            )
-            for name, value in expected.items()
-            if name in names
-        ]
+        pairs = []
+        for name, value in expected.items():
+            if name in names:
+                axes = _axes(name, (value.shape, shapes[name]), sizes)
+                width = value.size // sample.ids.size if axes else rows_of(value).shape[-1]
+                ending = self._first.endings.get(name) or self._second.endings.get(names[name])
+                kind = kind_of(name, value, width, bool(axes), ending, questions.source.vocabulary)
+                tallies = (Tally(name, self._tolerance, kind) for _ in range(2))
+                pairs.append(Pair(name, names[name], kind, axes, *tallies))
+        return pairs
 
     def _nearest(
         self, expected: Mapping[str, Array], got: Mapping[str, Array], named: Mapping[str, str]
@@ -220,7 +209,7 @@ class Judge:
             for j, (other, answer) in enumerate(got.items()):
                 same_size = answer.size == value.size and answer.shape[-1:] == value.shape[-1:]
                 if name not in got and other not in named and same_size:
-                    far = difference("", _rows(value), _rows(answer.reshape(value.shape))).worst_error
+                    far = difference("", rows_of(value), rows_of(answer.reshape(value.shape))).worst_error
                     options.append((far, i, j, name, other))
         chosen: dict[str, str] = {}
         for *_, name, other in sorted(options):
@@ -243,10 +232,6 @@ def _answers(runner: Runner, sample: Sample) -> dict[str, Array]:
     return {name: value for name, value in answers.items() if value.dtype.kind in "fiub" or "float" in value.dtype.name}
 
 
-def _rows(value: Array) -> Array:
-    return value.reshape(-1, value.shape[-1] if value.ndim else 1)
-
-
 def _axes(
     name: str, shapes: tuple[tuple[int, ...], tuple[int, ...]], sizes: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[int, ...]:
@@ -261,5 +246,5 @@ def _axes(
                 return (axis,)
         return ()
     shape = shapes[0]
-    per_token = len(shape) > 2 or name in ("start_logits", "end_logits")
+    per_token = len(shape) > 2 or name in POSITIONS
     return (0, 1) if shape[:2] == (batch, length) and per_token else ()

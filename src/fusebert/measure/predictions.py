@@ -4,7 +4,7 @@ whether it classifies, rates or embeds, is found out on a first batch."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import numpy as np
 from fusebert.engine.pooling import pool
 from fusebert.engine.tokenizer import Tokens
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.measure.kinds import kind_of
 from fusebert.measure.runners import Runner
 from fusebert.measure.samples import Sample
 from fusebert.ops.graph import Array
@@ -71,8 +72,8 @@ def batches(runner: Runner, tokens: Sequence[Tokens], size: int, padding_id: int
 
 
 def find_form(runner: Runner, sample: Sample) -> Form:
-    """What a runner answers: an output with a row per text is the head's, unless it is as wide as a token's row; a
-    model without one embeds."""
+    """What a runner answers: classes or a value, if an output with a row per text is that; a model without one
+    embeds."""
     shape = sample.ids.shape
     answers = {name: value for name, value in _run(runner, sample).items() if "float" in value.dtype.name}
     tokens = {name: value.shape[-1] for name, value in answers.items() if value.ndim == 3 and value.shape[:2] == shape}
@@ -82,16 +83,25 @@ def find_form(runner: Runner, sample: Sample) -> Form:
         if value.ndim in (1, 2) and value.shape[0] == shape[0]
     }
     embedded = next((name for name in rows if "embedding" in name), None)
-    heads = [name for name, width in rows.items() if width not in tokens.values() and name != embedded]
+    heads = [name for name, width in rows.items() if _is_head(runner, name, answers[name], width, tokens.values())]
     if heads:
         best = min(heads, key=lambda name: ("logit" not in name, rows[name]))
         return Form(best, "classes" if rows[best] > 1 else "values")
-    if embedded is not None:
-        return Form(embedded, "embeddings")
+    if embedded is not None or (rows and not tokens):
+        return Form(embedded or next(iter(rows)), "embeddings")
     if tokens:
         return Form(min(tokens, key=lambda name: name not in _PER_TOKEN), "embeddings", True)
     shapes = ", ".join(f"{name} {' x '.join(map(str, value.shape))}" for name, value in answers.items())
     raise UnsupportedError(f"{runner.name}: none of its outputs has a row per text or per token: {shapes}")
+
+
+def _is_head(runner: Runner, name: str, value: Array, width: int, widths: Collection[int]) -> bool:
+    """Whether an output with a row per text is of classes or a value: as the graph makes it; else if it is not as wide
+    as a token's row, and not called an embedding."""
+    ending = runner.endings.get(name)
+    if ending is None:
+        return width not in widths and "embedding" not in name
+    return kind_of(name, value, width, False, ending, None).name in ("classes", "value")
 
 
 def answer(

@@ -20,7 +20,7 @@ from fusebert.formats.onnx.edit import files, outline
 from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match import FoundEncoder
-from fusebert.measure.difference import table
+from fusebert.measure.difference import tables as tables_of
 from fusebert.measure.inputs import contradictions
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
@@ -124,7 +124,7 @@ def _verified(request: Request, made: GraphSource) -> tuple[tuple[Table, ...], t
         if not missing:
             raise
         return (), (f"{not_compared}, and {error}.",)
-    return (table(found),), (f"Compared with the original, both run by {found.run_by}.", *found.notes)
+    return tables_of(found), (f"Compared with the original, both run by {found.run_by}.", *found.notes)
 
 
 @contextmanager

@@ -48,9 +48,8 @@ class Request:
         texts = {} if folder is None else {"task": built_in_texts(), "tokenizer": folder, "batch_size": 4}
         found = compare(baseline, made, self.show_progress, threads=self.target.threads, inputs=self.inputs, **texts)  # type: ignore[arg-type]
         if not found.same:
-            worst = max(found, key=lambda d: d.worst_error)
+            how = str(found.facts["verdict"]).removeprefix("different answers: ")
             raise DifferentError(
-                f"{what}: {worst.output} by {worst.worst_error:.3g} of its scale, mean cosine {worst.mean_cosine:.5f}; "
-                f"nothing was written. {_BEYOND_RANGES if self.static else 'Try another precision.'}"
+                f"{what}: {how}; nothing was written. {_BEYOND_RANGES if self.static else 'Try another precision.'}"
             )
         return found

@@ -13,7 +13,8 @@ from fusebert.engine.model import Model
 from fusebert.engine.quantize import convert
 from fusebert.errors import DifferentError, FusebertError, UnsupportedError
 from fusebert.formats import artifact, write
-from fusebert.measure.difference import Difference, table, within
+from fusebert.measure.difference import Difference, within
+from fusebert.measure.difference import tables as tables_of
 from fusebert.measure.inputs import contradictions
 from fusebert.measure.original import compare_with_graph
 from fusebert.report import Report, Table
@@ -44,12 +45,12 @@ def make_standalone(request: Request) -> Report:
         baseline = pack(source, network, "fp32", target.threads)
         if isinstance(source, GraphSource):
             differences, note = _compare_with_graph(source, baseline)
-            tables += [table(differences, "original_graph")] if differences else []
+            tables += tables_of(differences, "original_graph") if differences else ()
             notes.append(note)
     model = baseline if baseline and target.precision == "fp32" else _packed(request, network, baseline)
     if baseline:
         what = f"{source.path} as {target.precision} differs too much from fp32"
-        tables.append(table(request.compared(baseline, model, what)))
+        tables += tables_of(request.compared(baseline, model, what))
         texts = request.static and source.tokenizer_folder is not None
         notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
     written = convert(model.network, model.plan)
@@ -109,11 +110,12 @@ def _compare_with_graph(source: GraphSource, baseline: Model) -> tuple[list[Diff
     if any(part.kind == "rounding" for part in source.assembled.omitted):
         return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
     in_float16 = any(weight.dtype == "float16" for weight in source.graph.weights.values())  # perhaps computed in, too
-    if not within(differences, "bf16" if in_float16 else "fp32"):
-        worst = max(differences, key=lambda d: d.worst_error)
+    exactness = "bf16" if in_float16 else "fp32"
+    if not within(differences, exactness):
+        how = "; ".join(fault for one in differences for fault in one.faults(exactness))
         raise DifferentError(
-            f"{source.path} as it was found differs too much from its graph: {worst.output} by {worst.worst_error:.3g} "
-            f"of its scale, mean cosine {worst.mean_cosine:.5f}; nothing was written. Please report this model."
+            f"{source.path} as it was found differs too much from its graph: {how}; nothing was written. Please report "
+            "this model."
         )
     return differences, _WITH_GRAPH
 

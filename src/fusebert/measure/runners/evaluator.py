@@ -9,7 +9,7 @@ from fusebert.errors import UnsupportedError
 from fusebert.match import translate
 from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.bert_node import bert_node
-from fusebert.measure.runners.runner import Feeds, Runner, roles_of
+from fusebert.measure.runners.runner import Feeds, Runner, endings_of, roles_of
 from fusebert.ops.graph import Array, Graph, Node, TensorType
 from fusebert.ops.primitives import Meaning
 from fusebert.ops.vocabulary import evaluate
@@ -34,6 +34,7 @@ class Evaluator(Runner):
         self.name = f"{path} by {self.framework}"
         self.roles = roles_of(source, [_input(name, tensor, graph) for name, tensor in given.items()], told)
         self._graph = translate(graph)
+        self.endings = endings_of(source, made)
         self._tensors = {name: tensor for name, tensor in made.items() if tensor in self._graph.outputs}
         self.outputs = tuple(self._tensors)
         self._given = given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusebert.engine.model import Model
+from fusebert.match import Ending
 from fusebert.measure.inputs import Input, Roles
 from fusebert.measure.runners.runner import Feeds, Runner
 from fusebert.ops.graph import Array
@@ -22,6 +23,8 @@ class Fusebert(Runner):
             names["types"] = "token_type_ids"
         self.name = f"{name} by fusebert {model.plan.precision}"
         self.outputs = _outputs_of(model)
+        scores = Ending(linear=model.network.head.kind != "none", pooled=True, head=True)
+        self.endings = {name: Ending() if name == "last_hidden_state" else scores for name in self.outputs}
         self.roles = Roles(
             fed=tuple((Input(given, "int64", (None, None)), role) for role, given in names.items()),
             vocabulary=len(embeddings.word),

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from fusebert.errors import FusebertError
 from fusebert.formats.onnx.edit import write_repaired
 from fusebert.measure.inputs import Input, Told, sizes_of
-from fusebert.measure.runners.runner import Feeds, Runner, first_line, import_framework, roles_of, words
+from fusebert.measure.runners.runner import Feeds, Runner, endings_of, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import OnnxFile
 
@@ -51,6 +51,7 @@ class OnnxRuntime(Runner):
         inputs = [Input(i.name, _ort_type(i.type), sizes_of(i.shape)) for i in self._session.get_inputs()]
         self.name = f"{path} by onnxruntime"
         self.roles = roles_of(source, inputs, told)
+        self.endings = endings_of(source)
         self.outputs = tuple(o.name for o in self._session.get_outputs() if o.type.startswith("tensor("))
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:

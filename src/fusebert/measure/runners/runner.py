@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.match import Ending, read_endings
 from fusebert.measure.inputs import Input, Roles, Told, UnknownInputError, fill, find_roles
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import GraphSource
@@ -18,7 +20,8 @@ Feeds = Mapping[str, Any]
 
 class Runner(Protocol):
     """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
-    its inputs, and what they take; `framework` runs it, for a `slow` one not to be asked much."""
+    its inputs, and what they take; `endings` how its outputs are made, as far as that is known; `framework` runs it,
+    for a `slow` one not to be asked much."""
 
     name: str
     framework: str
@@ -26,6 +29,7 @@ class Runner(Protocol):
     outputs: tuple[str, ...]
     slow: bool = False
     remarks: tuple[str, ...] = ()
+    endings: Mapping[str, Ending] = MappingProxyType({})
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,6 +96,16 @@ def roles_of(source: GraphSource, inputs: Sequence[Input], told: Told | None) ->
         raise UnknownInputError(f"{source.path}: {error}", error.key) from None
     except FusebertError as error:
         raise type(error)(f"{source.path}: {error}") from None
+
+
+def endings_of(source: GraphSource, tensors: Mapping[str, str] | None = None) -> dict[str, Ending]:
+    """How the outputs of a model are made, by their names; of a result, those of the model it was made from. `tensors`
+    are the names that outputs have in the graph, where those differ."""
+    try:
+        made = read_endings((source.made_from or source).finding)
+    except FusebertError:
+        return {}
+    return {name: made[tensor] for name, tensor in (tensors or {name: name for name in made}).items() if tensor in made}
 
 
 def words(graph: Graph) -> set[str]:

@@ -13,7 +13,7 @@ from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match import TENSORFLOW_EFFECTS
 from fusebert.measure.inputs import Input, Told, sizes_of
-from fusebert.measure.runners.runner import Runner, first_line, import_framework, roles_of, words
+from fusebert.measure.runners.runner import Runner, endings_of, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import SavedModel, TensorFlowSource
 
@@ -35,6 +35,8 @@ class TensorFlow(Runner):
             raise FusebertError(f"{path} is not accepted by TensorFlow: {first_line(error)}") from error
         self.name = f"{path} by tensorflow"
         self.roles = roles_of(source, inputs, told)
+        served = graph.facts.get("served")
+        self.endings = endings_of(source, served[1] if served else None)
         self._tf = tf
 
     def _load(self, tf: Any, source: SavedModel) -> list[Input]:
