@@ -140,6 +140,13 @@ def test_nothing_of_another_kind_is_harmed(models, data, tmp_path):
         with pytest.raises(FusebertError, match=r"another kind|exists"):
             fusebert.embed(models["none"], data, tmp_path / name, overwrite=overwrite)
     assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".profile").write_text("mine")
+    (tmp_path / "v.rejected.jsonl").write_text("mine")
+    for name in ("hidden", "v.npy"):
+        with pytest.raises(FusebertError, match=r"another kind|exists"):
+            fusebert.embed(models["none"], data, tmp_path / name)
+    assert (tmp_path / "hidden" / ".profile").read_text() == "mine"
     assert (tmp_path / "mine.npy").read_text() == "x"
 
 

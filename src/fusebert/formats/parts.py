@@ -55,7 +55,8 @@ class Output:
         """Claims the place for as long as the work lasts. Yields the numbers of the parts that are there already, if
         the same work was begun before, or None if it was completed; other work is replaced only with `overwrite`."""
         if self.single and not (self.folder / MANIFEST).is_file():
-            write.check(self.out, self._is_ours if overwrite else None)
+            for path in (self.out, self.rejected):
+                write.check(path, self._is_ours if overwrite else None)
         with _told(self.out):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.folder, os.O_RDONLY)
@@ -100,7 +101,7 @@ class Output:
     def _resumed(self, manifest: dict[str, Any], overwrite: bool) -> set[int] | None:
         place = self.folder / MANIFEST
         there = [path.name for path in self.folder.iterdir()]
-        if not place.is_file() and not all(name.startswith(".") for name in there):
+        if not place.is_file() and not all(name == f".{MANIFEST}" for name in there):
             raise FusebertError(f"{self.folder} holds something of another kind, which is never replaced")
         if place.is_file():
             begun = read_json(place)
@@ -114,11 +115,11 @@ class Output:
                 return None
             if differences or begun.get("complete") or manifest["input"][0]["digest"] is None:
                 self._clear()  # standard input cannot be read from where it was
-        for litter in self.folder.glob(".*"):
+        for litter in (*self.folder.glob(".part-*.parquet"), *self.folder.glob("._*.json*")):  # as _written names them
             litter.unlink()
-        (self.folder / _PARTS).mkdir(exist_ok=True)
         if not place.is_file():
             _write(place, _text(manifest))
+        (self.folder / _PARTS).mkdir(exist_ok=True)
         names = (path.name.removeprefix("part-").removesuffix(self.suffix) for path in self._part(0).parent.iterdir())
         return {int(name) for name in names if name.isdigit()}
 
@@ -132,7 +133,7 @@ class Output:
         return folder / f"part-{number:06d}{self.suffix}"
 
     def _is_ours(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == self.suffix
+        return path.is_file() and path.suffix.lower() in (self.suffix, self.rejected.suffix)
 
 
 def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
