@@ -96,8 +96,8 @@ def saved(variant: type[Small], folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("variant", "where"),
     [
-        (Biased, r"1 layer\(s\).*differs from query to query"),
-        (BiasedClassifier, r"1 layer\(s\).*differs from query to query"),
+        (Biased, r"1 layer\(s\).*relative positions"),
+        (BiasedClassifier, r"1 layer\(s\).*relative positions"),
         (Gated, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
         (GatedTapped, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
         (Summed, r"2 layer\(s\).*expected linear as part of post-norm attention, found"),

@@ -108,7 +108,7 @@ def test_refuses_with_the_reason(name):
     entry, finding = zoo.get(name), found(name)
     words = {
         "causal": ("causal", "pre-LayerNorm"),
-        "relative": ("add",),
+        "relative": ("relative keys: products of activations with positions",),
         "pre_norm": ("pre-LayerNorm", "unsupported operator"),
         "rms_norm": ("none in this graph",),
         "nothing": ("none in this graph",),

@@ -361,7 +361,7 @@ class ScaleOnLinear(Small):
         return self.op("MatMul", query, key)
 
 
-@bad("expected scores as part of post-norm attention, found mul")
+@good(scale=0.5 / math.sqrt(8))
 class ScaleAfterMask(Small):
     def mask(self, scores):
         return self.op("Mul", super().mask(scores), self.const(0.5))

@@ -228,7 +228,7 @@ class MaskCausal(Small):
         return self.masked
 
 
-@bad("relative")
+@bad("relative positions: a number that depends on the distance of query and key is added to the scores")
 class MaskRelative(Small):
     """A bias of distances (ALiBi) and no mask."""
 
@@ -242,7 +242,7 @@ class MaskRelative(Small):
         return self.masked
 
 
-@bad("")
+@bad("numbers are added to the scores that are not a mask of zeros and large negative numbers")
 class MaskRelativeConstant(Small):
     length = 6
 

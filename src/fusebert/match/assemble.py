@@ -12,7 +12,7 @@ from fusebert.match.embeddings import read_embeddings
 from fusebert.match.findings import Finding, FoundEncoder, Lifted, Omitted
 from fusebert.match.head import read_head
 from fusebert.match.lift.shapes import numbers_read
-from fusebert.match.misses import furthest
+from fusebert.match.misses import contradictions, furthest
 from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 from fusebert.values.blocks import Encoder
@@ -44,6 +44,8 @@ def assemble(finding: Finding) -> Assembled:
     """The stand-alone model that a graph is. Raises UnsupportedError with what stands in the way."""
     if not finding.encoders:
         raise UnsupportedError(f"no encoder was found: {'; '.join(map(str, finding.misses))}")
+    if broken := contradictions(finding.raised):
+        raise UnsupportedError(str(broken[0]))
     if len(finding.encoders) > 1:
         where = ", ".join(found.output for found in finding.encoders)
         raise UnsupportedError(f"there are {len(finding.encoders)} encoders ({where}); a stand-alone model has one")

@@ -1,5 +1,5 @@
 """Find: Graph -> Finding. Translates and lifts the graph, matches blocks, chains them into encoders, and says of each
-what it is, where it sits and who reads it; or, if there is none, what came nearest and where it stopped."""
+what it is, where it sits and who reads it; and what came nearest to a further one, and where it stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fusebert.match.findings import (
 from fusebert.match.lift import lift
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.mask import Masks
-from fusebert.match.misses import nearest, unpaired
+from fusebert.match.misses import left_over, nearest, unpaired
 from fusebert.match.probe import Probe, make_probes
 from fusebert.match.quantized import Unrounded, unround
 from fusebert.match.recognise import recognise
@@ -43,10 +43,11 @@ def find(graph: Graph) -> Finding:
     finding = look({}, None)
     if (longest := finding.raised.longest) is not None:
         finding = look({}, longest)
-    if sizes := finding.raised.fixed_sizes:
-        other = look(sizes, longest)
-        return other if not finding.encoders or _layers(other) > _layers(finding) else finding
-    return finding
+    sizes = finding.raised.fixed_sizes
+    if not sizes or finding.raised.contradictions:
+        return finding
+    other = look(sizes, longest)
+    return other if not finding.encoders or _layers(other) > _layers(finding) else finding
 
 
 def _layers(finding: Finding) -> int:
@@ -79,10 +80,12 @@ def _find(
     """What is found with probes of sizes that the graph takes: `fixed_sizes` by dimension, `longest` tokens at most."""
     raised, lifts = _raise(unrounded.graph, make_probes(translated, fixed_sizes, longest))
     fixed = {**raised.fixed_sizes, **fixed_sizes}
-    raised = replace(raised, fixed_sizes=fixed, quantized=unrounded.nodes)
+    contradictions = {} if fixed_sizes else raised.contradictions  # which supposed sizes may have led to
+    raised = replace(raised, fixed_sizes=fixed, contradictions=contradictions, quantized=unrounded.nodes)
     blocks, misses = find_blocks(raised.graph, raised.kept)
     layers = layers_of(blocks)
-    misses |= unpaired(raised.graph, blocks, layers, misses)
+    lone = unpaired(raised.graph, blocks, layers, misses)
+    misses |= lone
     rows = [*before, *lifts, *_searches(raised.graph, blocks, misses)]
     trials = Trials(raised)
     masks = Masks(raised, trials)
@@ -94,7 +97,8 @@ def _find(
         mask = masks.read(added, chain[0].bindings["heads"])
         if isinstance(mask, Refused):
             rows.append(RuleRow("match", "mask", (mask.node,), "", mask.reason))
-            refused.append(Miss(len(nodes), "a padding mask", mask.reason, mask.node, nodes[0].function))
+            where, form = _maker(raised.graph, mask.node), chain[0].blocks[0].form
+            refused.append(Miss(len(nodes), "a padding mask", mask.reason, where, nodes[0].function, form))
             unmatched |= {layer.output: refused[-1] for layer in chain}
             continue
         rows.append(RuleRow("match", "mask", (added or chain[0].output,), mask.kind))
@@ -103,8 +107,9 @@ def _find(
         if found.function and key in encoders:  # a function that is called from several places
             found = replace(encoders[key], calls=encoders[key].calls + 1)
         encoders[key if found.function else (*key, ("output", found.output))] = found
-    near = refused or ([] if encoders else nearest(raised.graph, list(misses.values())))
-    return Finding(tuple(encoders.values()), tuple(near), tuple(rows), raised, translated, unmatched)
+    every = tuple(encoders.values())
+    near = left_over(raised, every, unmatched, lone) if every else nearest(raised, list(misses.values()))
+    return Finding(every, tuple(refused or near), tuple(rows), raised, translated, unmatched)
 
 
 def _raise(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRow]]:
@@ -123,6 +128,11 @@ def _searches(graph: Graph, blocks: Mapping[str, Match], misses: Mapping[str, Mi
             yield RuleRow("match", block.form, names, "block", what)
         elif (miss := misses.get(node.outputs[0])) is not None:
             yield RuleRow("match", miss.form, (label(node),), "", str(miss))
+
+
+def _maker(graph: Graph, tensor: str) -> str:
+    """The node that makes a tensor, by its name; the tensor where it has none."""
+    return next((label(node) for node in graph.nodes if tensor in node.outputs), tensor)
 
 
 def _encoder(raised: Lifted, trials: Trials, chain: list[Layer], mask: Mask) -> FoundEncoder:

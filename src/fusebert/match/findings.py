@@ -90,6 +90,7 @@ class Lifted:
     content: Set[str]  # tensors that depend on what is in an input, not only on its shape
     fixed_sizes: Mapping[int, int]  # sizes, by dimension, that the graph requires of its inputs without declaring them
     longest: int | None  # the most tokens, where a probe has more
+    contradictions: Mapping[str, str]  # nodes whose operands do not fit together, whatever the sizes, and how
     kept: Set[str]  # outputs of nodes that no rule understood; their operations mean what they do in the dialect
     quantized: tuple[str, ...] = ()  # nodes whose 8-bit numbers became floats
 
@@ -236,6 +237,17 @@ class Omitted:
 
     def __str__(self) -> str:
         return self.what
+
+
+_CHOSEN = "whose branch is chosen while the model runs"
+_REPEATED = "whose steps are repeated as often as the model says while it runs"
+_FLOW = {"If": _CHOSEN, "StatelessIf": _CHOSEN, "Case": _CHOSEN, "Loop": _REPEATED, "Scan": _REPEATED}
+_FLOW |= {"While": _REPEATED, "StatelessWhile": _REPEATED}
+
+
+def described(op: str) -> str:
+    """An operation as a miss names it: control flow with what it means."""
+    return f"{op}, {_FLOW[op]}" if op in _FLOW else op
 
 
 def label(node: Node) -> str:

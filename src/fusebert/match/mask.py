@@ -17,6 +17,8 @@ from fusebert.match.trials import Trials
 from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
 
+_PRODUCTS = "disentangled attention or relative keys: products of activations with positions are added to the scores"
+
 
 class Masks:
     """Reads masks of one lifted graph, each once."""
@@ -39,25 +41,19 @@ class Masks:
         strange = sorted(self._trials.inputs_of({added}).difference(self._lifted.probes[0]))
         if strange:
             return _refused(added, f"it is made of the input {strange[0]}, which is not a 0/1 mask of two dimensions")
+        if any(node.op in ("linear", "layer_norm") for node in self._trials.makers(added)):
+            return _refused(added, _PRODUCTS)
         try:
             tried = [(probe, _four(array, heads)) for probe, array in self._trials.try_all(added)]
         except FusebertError as error:
             return _refused(added, f"what is added to the scores is not a mask: {error}")
         arrays = [array for _, array in tried]
-        if added not in self._lifted.content:
-            if all(array.size and np.ptp(array) == 0 for array in arrays):
-                return Mask("none", added=added)
-            if all(map(_causal, arrays)):
-                return _refused(added, "attention is causal: a token does not see those after it")
-            return _refused(added, "a constant that is not a mask is added to the scores, such as relative positions")
+        if added not in self._lifted.content and all(array.size and np.ptp(array) == 0 for array in arrays):
+            return Mask("none", added=added)
         for mask in self._kinds(added):
             if all(_hides(array, visible(mask, probe, array.shape[-1])) for probe, array in tried):
                 return mask
-        if all(_causal(array) for array in arrays):
-            return _refused(added, "attention is causal: a token does not see those after it")
-        if any(array.shape[2] > 1 and (array != array[:, :, :1]).any() for array in arrays):
-            return _refused(added, "what is hidden differs from query to query")
-        return _refused(added, "what is added to the scores is not a mask of zeros and large negative numbers")
+        return _refused(added, _named(arrays))
 
     def _kinds(self, added: str) -> Iterator[Mask]:
         """All that a mask can be."""
@@ -122,6 +118,31 @@ def _hides(array: Array, seen: Array | None) -> bool:
     shown = have[want]  # a number that is added everywhere changes nothing
     same = bool((np.abs(shown) <= 1).all()) and (shown.size == 0 or np.ptp(shown) == 0)
     return same and bool((have[~want] <= HIDDEN).all())
+
+
+def _named(arrays: list[Array]) -> str:
+    """What it is that is added to the scores, and is not a mask of positions."""
+    if all(map(_causal, arrays)):
+        return "attention is causal: a token does not see those after it"
+    if all(map(_by_distance, arrays)):
+        return "relative positions: a number that depends on the distance of query and key is added to the scores"
+    if any((hidden != hidden[:, :, :1]).any() for hidden in (array <= HIDDEN for array in arrays)):
+        return "what is hidden differs from query to query"
+    return "numbers are added to the scores that are not a mask of zeros and large negative numbers"
+
+
+def _by_distance(array: Array) -> bool:
+    """Whether what is not hidden is a number for every distance of query and key, and not the same one for all."""
+    queries, keys = array.shape[2:]
+    shown = array > HIDDEN
+    if queries != keys or queries < 2 or not shown.any() or np.ptp(array[shown]) == 0:
+        return False
+    low, high = np.where(shown, array, np.inf), np.where(shown, array, -np.inf)
+    for far in range(1 - keys, keys):
+        least, most = (np.diagonal(part, far, 2, 3) for part in (low, high))
+        if (most.max((0, 2)) - least.min((0, 2)) > 1e-5).any():
+            return False
+    return True
 
 
 def _causal(array: Array) -> bool:

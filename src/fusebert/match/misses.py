@@ -1,12 +1,13 @@
-"""Misses: what came nearest to an encoder where none was found, and what stopped it."""
+"""Misses: what came nearest to an encoder where none was found, or to a further layer where one was, and what stopped
+it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from fusebert.match.chains import is_attention
-from fusebert.match.findings import Layer, Match, Miss, label
+from fusebert.match.findings import FoundEncoder, Layer, Lifted, Match, Miss, described, label
 from fusebert.match.patterns import FORMS
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.primitives import MEANING
@@ -14,9 +15,32 @@ from fusebert.ops.vocabulary import VOCABULARY
 from fusebert.values.blocks import Attention
 
 
-def nearest(graph: Graph, misses: list[Miss]) -> list[Miss]:
-    """What is known to be wrong with a graph's attention; else the searches for a block that came furthest."""
-    return _other_attention(graph) or furthest(misses)
+def nearest(raised: Lifted, misses: list[Miss]) -> list[Miss]:
+    """Where a graph contradicts itself, or what is known to be wrong with its attention; else the searches for a block
+    that came furthest."""
+    contexts = [node for node in raised.graph.nodes if node.op == "context"]
+    known = _pre_normed(raised.graph, contexts) if contexts else _no_attention(raised.graph)
+    return contradictions(raised) or known or furthest(misses)
+
+
+def contradictions(raised: Lifted) -> list[Miss]:
+    """The nodes that fit no inputs, the first few."""
+    told = list(raised.contradictions.items())[:3]
+    return [Miss(0, "what can be computed", f"{what}: the graph contradicts itself", node) for node, what in told]
+
+
+def left_over(
+    raised: Lifted, encoders: Sequence[FoundEncoder], unmatched: Mapping[str, Miss], lone: Collection[str]
+) -> list[Miss]:
+    """What kept attention and `lone` blocks, beside the encoders that were found, from being part of one."""
+    inside = {id(node) for found in encoders for layer in found.layers for node in layer.nodes}
+    contexts = [node for node in raised.graph.nodes if node.op == "context" and id(node) not in inside]
+    reached = {*lone, *(name for node in contexts for name in node.outputs)}
+    for node in raised.graph.nodes:
+        if reached.intersection(node.inputs):
+            reached.update(node.outputs)
+    misses = [miss for tensor, miss in unmatched.items() if tensor in reached]
+    return contradictions(raised) or _pre_normed(raised.graph, contexts) or furthest(misses)
 
 
 def furthest(misses: Sequence[Miss]) -> list[Miss]:
@@ -62,27 +86,30 @@ def _named(attention: bool) -> str:
     return " or ".join(form for form, block in FORMS.items() if isinstance(block.body, Attention) == attention)
 
 
-def _other_attention(graph: Graph) -> list[Miss]:
-    """What is known to be wrong with the attention that no layer was matched around."""
+def _no_attention(graph: Graph) -> list[Miss]:
+    """What a graph without attention has in its place."""
+    strange = next((node for node in graph.nodes if node.op not in VOCABULARY and node.op not in MEANING), None)
+    if strange is not None:
+        what = f"the unsupported operator {described(strange.op)}"
+        return [Miss(0, "attention", what, strange.name, strange.function)]
+    maker = {name: node for node in graph.nodes for name in node.outputs}
+    weighted = next((n for n in graph.nodes if n.op == "softmax" and _is_masked(n, maker)), None)
+    if weighted is not None:
+        after = next((node for node in graph.nodes if weighted.outputs[0] in node.inputs), weighted)
+        wanted = "an average of values weighted by the softmax of scores"
+        return [Miss(1, wanted, after.op, after.name, after.function)]
+    return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
+
+
+def _pre_normed(graph: Graph, contexts: Sequence[Node]) -> list[Miss]:
+    """Attention that no LayerNorm follows."""
+    if contexts and not any(node.op == "layer_norm" for node in graph.nodes):
+        return [Miss(1, "a LayerNorm after attention", "none in this graph", contexts[0].name, contexts[0].function)]
     maker = {name: node for node in graph.nodes for name in node.outputs}
     consumers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in node.inputs:
             consumers.setdefault(name, []).append(node)
-    contexts = [node for node in graph.nodes if node.op == "context"]
-    strange = next((node for node in graph.nodes if node.op not in VOCABULARY and node.op not in MEANING), None)
-    if not contexts and strange is not None:
-        what = f"the unsupported operator {strange.op}"
-        return [Miss(0, "attention", what, strange.name, strange.function)]
-    weighted = [n for n in graph.nodes if n.op == "softmax" and _is_masked(n, maker)]
-    if not contexts and weighted:
-        after = (*consumers.get(weighted[0].outputs[0], ()), weighted[0])[0]
-        wanted = "an average of values weighted by the softmax of scores"
-        return [Miss(1, wanted, after.op, after.name, after.function)]
-    if not contexts:
-        return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
-    if not any(node.op == "layer_norm" for node in graph.nodes):
-        return [Miss(1, "a LayerNorm after attention", "none in this graph", contexts[0].name, contexts[0].function)]
     for node in contexts:
         if _pre_norm(node, maker, consumers):
             what = "a pre-LayerNorm layer, which normalises what goes into attention and not the sum after it"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fusebert.match.findings import Match, Miss
+from fusebert.match.findings import Match, Miss, described
 from fusebert.match.patterns import FORMS, Pattern, patterns
 from fusebert.ops.graph import Graph, Node
 from fusebert.values.blocks import Attention
@@ -156,7 +156,7 @@ class _Attempt:
         if len(bound.nodes) <= self.miss.matched:
             return
         made = self.maker.get(tensor)
-        found = made.op if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
+        found = described(made.op) if made else "a constant" if tensor in self.graph.weights else f"the input {tensor}"
         found = f"{found} of another form" if made and tensor in self.kept and made.op == expected else found
         name = made.name if made and made.name else tensor
         self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "", self.pattern.form)

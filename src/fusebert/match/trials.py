@@ -153,6 +153,10 @@ class Trials:
         known.update((name, value) for name, value in values.items() if value.size <= _KEPT)
         return values[tensor]
 
+    def makers(self, tensor: str) -> list[Node]:
+        """The nodes that a tensor's numbers depend on."""
+        return self._needed(tensor, {})
+
     def _needed(self, tensor: str, given: Mapping[str, Array]) -> list[Node]:
         waiting, places = [tensor], set()
         while waiting:

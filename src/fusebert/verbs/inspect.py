@@ -95,7 +95,7 @@ def _graph(source: GraphSource, with_nodes: bool, everywhere: bool) -> Report:
     notes = list(contradictions(source))
     if finding.raised.quantized:
         notes.append("The graph computes with 8-bit numbers; its weights are read as the floats they stand for.")
-    if finding.raised.fixed_sizes:
+    if finding.encoders and finding.raised.fixed_sizes:
         sizes = ", ".join(f"{('batch', 'length')[place]} {size}" for place, size in finding.raised.fixed_sizes.items())
         notes.append(f"The graph declares other sizes too, but only works for {sizes}.")
     return Report(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from fusebert.match import axes as ax
 from fusebert.match.findings import Lifted, Refused, RuleRow, label
 from fusebert.match.lift import elementwise, layout, products, reductions, slicing
-from fusebert.match.lift.limits import note_longest
+from fusebert.match.lift.limits import note_longest, note_misfit
 from fusebert.match.lift.state import Lifting
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
@@ -52,6 +52,7 @@ def _apply(rule: Callable[[Lifting, Node], None], lifting: Lifting, node: Node) 
         with ax.undone_if_raised():
             rule(lifting, node)
     except Refused as refused:
+        note_misfit(lifting, node)
         lifting.keep(node)
         return RuleRow("lift", node.op, (label(node),), "", refused.reason)
     return RuleRow("lift", node.op, (label(node),), lifting.nodes[-1].op if len(lifting.nodes) > made else "view")

@@ -42,7 +42,7 @@ def by_factor(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
         return False
     (name, view), other = next(iter(views.items())), next((n for n in node.inputs if n in lifting.weights), "")
     made = lifting.maker.get(view.value)
-    if made is None or made.op not in ("linear", "scores"):
+    if made is None or made.op not in ("linear", "scores", "mask"):
         return False
     number = lifting.scalar(other)
     if number is None or len(lifting.weights[other].shape) > len(view.dims) or not np.isfinite(number):

@@ -8,7 +8,7 @@ from fusebert.match import axes as ax
 from fusebert.match.emitter import TRUTHS
 from fusebert.match.findings import Refused
 from fusebert.match.lift.elementwise import elementwise
-from fusebert.match.lift.limits import note_fixed_sizes
+from fusebert.match.lift.limits import note_fixed_sizes, note_uneven
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
 
@@ -44,9 +44,11 @@ def reshape(lifting: Lifting, node: Node) -> None:
         total = int(np.prod([s[i] for s in old]))
         rest = int(np.prod([n for n in given if n != -1]))
         targets.append([total // max(rest, 1) if n == -1 else n for n in given])
-    dims = ax.regroup(view.dims, list(zip(*targets, strict=True)))
+    new = list(zip(*targets, strict=True))
+    dims = ax.regroup(view.dims, new)
     if dims is None:
         note_fixed_sizes(lifting, view, shapes)
+        note_uneven(lifting, node, old, new)
         raise Refused(f"dimensions {ax.shape_of(view.dims)} do not divide into {targets[0]} and {targets[1]}")
     lifting.see(node, view, dims)
 

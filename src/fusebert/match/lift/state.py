@@ -28,6 +28,7 @@ class Lifting(Known):
     multiplied: dict[tuple[str, float], str] = field(default_factory=dict)
     fixed_sizes: dict[int, int] = field(default_factory=dict)
     longest: int | None = None
+    contradictions: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
 
     def emit(
@@ -57,6 +58,9 @@ class Lifting(Known):
             if made is not None and made.op == "scores":
                 scale = made.attributes["scale"] * view.factor
                 self.emit("scores", made.inputs, name, self.dims[view.value], made, scale=scale)
+            elif made is not None and made.op == "mask":
+                both = (self.scaled(View(tensor, self.dims[tensor], view.factor)) for tensor in made.inputs)
+                self.emit("mask", tuple(both), name, self.dims[view.value], made)
             else:
                 self.weights[f"factor {view.factor!r}"] = Weight.of(np.array(view.factor, np.float32))
                 self.emit("mul", (view.value, f"factor {view.factor!r}"), name, self.dims[view.value])
@@ -177,7 +181,8 @@ class Lifting(Known):
             self.source.facts,
         )
         return Lifted(
-            graph, self.views, self.origins, self.dims, probes, self.content, self.fixed_sizes, self.longest, self.kept
+            graph, self.views, self.origins, self.dims, probes, self.content, self.fixed_sizes, self.longest,
+            self.contradictions, self.kept,
         )  # fmt: skip
 
 
