@@ -167,15 +167,60 @@ def test_a_closed_batcher_finishes_what_it_has():
     assert batcher.finish(batcher.take(0.0), 0.1) == [job]
 
 
+def test_what_was_lost_with_a_worker_runs_again_alone_and_only_twice():
+    batcher = make()
+    guilty, innocent = add(batcher, 50, 60), add(batcher, 7)
+    assert batcher.lose(batcher.take(0.0)) == []
+    later = add(batcher, 9)
+    first, second, third = (batcher.take(0.0) for _ in range(3))
+    assert [batch.pieces for batch in (first, second, third)] == [[(guilty, 0)], [(guilty, 1)], [(innocent, 0)]]
+    assert batcher.lose(first) == []
+    again = batcher.take(0.0)
+    assert again.pieces == [(guilty, 0)]
+    assert batcher.lose(again) == [guilty]
+    assert guilty.gone
+    assert batcher.finish(second, 0.1) == []
+    assert batcher.finish(third, 0.1) == [innocent]
+    assert batcher.take(0.0).pieces == [(later, 0)]
+    assert batcher.counts["lost", INTERACTIVE] == 1
+
+
+def test_when_nothing_can_run_all_that_waits_is_given_up():
+    batcher = make(batch_tokens=300)
+    jobs = [add(batcher, 200), add(batcher, 200), add(batcher, 5, lane=BULK)]
+    batcher.lose(batcher.take(0.0))
+    assert set(batcher.abandon()) == set(jobs)
+    assert (batcher.sequences, batcher.backlog) == (0, 0)
+    assert not batcher.take(0.0).pieces
+
+
+def test_a_batch_that_had_more_than_its_share_does_not_tell_the_pace():
+    batcher = make(pace=1e-4)
+    add(batcher, 400)
+    batch = batcher.take(0.0)
+    batch.wide = True
+    batcher.finish(batch, 0.001)
+    assert batcher.seconds_per_token == 1e-4
+
+
+def test_a_batch_that_waits_for_its_worker_is_waited_for_as_a_whole():
+    batcher = make(pace=1e-3)
+    for _ in range(2):
+        add(batcher, 256)
+        batch = batcher.take(0.0)
+    batch.started = math.inf
+    assert batcher.expected_wait(INTERACTIVE, 0.1) == pytest.approx(0.256 - 0.1 + 0.256)
+
+
 class AnyOrder(RuleBasedStateMachine):
-    """Jobs come, are tokenised, leave, run and are answered in any order."""
+    """Jobs come, are tokenised, leave, run, are lost and are answered in any order."""
 
     def __init__(self):
         super().__init__()
         self.limits = Limits(batch_tokens=300, sequences=40, wait=2.0, memory=5000)
         self.batcher = Batcher(self.limits, 1e-3, 2)
         self.now = 0.0
-        self.admitted, self.queued, self.done, self.ran = [], [], [], {}
+        self.admitted, self.queued, self.done, self.ran, self.lost = [], [], [], {}, {}
 
     @rule(
         tokens=st.lists(st.integers(1, 512), min_size=1, max_size=8),
@@ -214,6 +259,11 @@ class AnyOrder(RuleBasedStateMachine):
         budget = self.batcher.budget
         waiting = [job for job in self.queued if not job.gone and job.taken < job.count]
         batch = self.batcher.take(self.now)
+        if batch.losses:
+            ((job, number),) = batch.pieces
+            assert self.lost.pop((id(job), number))
+            self.ran[id(job), number] = job
+            return
         assert batch.tokens <= budget or len(batch.pieces) == 1
         assert batch.tokens == sum(job.tokens[number] for job, number in batch.pieces)
         assert bool(batch.pieces) == bool(set(waiting) - set(batch.late))
@@ -226,10 +276,22 @@ class AnyOrder(RuleBasedStateMachine):
             self.ran[id(job), number] = job
 
     @precondition(lambda self: self.batcher.running)
+    @rule()
+    def lose(self):
+        batch = self.batcher.running[-1]
+        for job in self.batcher.lose(batch):
+            assert batch.losses == 2
+            assert job.gone
+        for job, number in batch.pieces:
+            del self.ran[id(job), number]
+            if not job.gone:
+                self.lost[id(job), number] = True
+
+    @precondition(lambda self: self.batcher.running)
     @rule(seconds=st.floats(0.001, 0.3))
     def finish(self, seconds):
         batch = self.batcher.running[0]
-        self.done += self.batcher.finish(batch, batch.started + seconds)
+        self.done += self.batcher.finish(batch, seconds)
 
     @precondition(lambda self: self.done)
     @rule()
@@ -254,7 +316,7 @@ class AnyOrder(RuleBasedStateMachine):
             job.deadline = math.inf
         for _ in range(10_000):
             for batch in list(self.batcher.running):
-                self.done += self.batcher.finish(batch, batch.started + 0.01)
+                self.done += self.batcher.finish(batch, 0.01)
             if not self.batcher.take(self.now).pieces:
                 break
         assert all(job.gone or job.finished == job.count for job in self.queued)

@@ -1,6 +1,5 @@
 """The server over HTTP, as clients meet it: answers with the bits of the model alone, protocols, hostile requests."""
 
-import asyncio
 import base64
 import gzip
 import signal
@@ -19,8 +18,6 @@ import fusebert
 from fusebert.cli.serve import read_bytes, read_names
 from fusebert.engine.fingerprint import fingerprint
 from fusebert.serve import server
-from fusebert.serve.batcher import Limits
-from fusebert.serve.service import NotReadyError, Request, Service, Task
 
 TEXTS = ["the cat sat", "the dog ran on the mat .", "unable", "cats , dogs !", "the " * 30]
 
@@ -222,64 +219,6 @@ def test_a_key_is_needed_where_one_is_set_and_sigterm_answers_what_was_taken_in(
         assert "secret" not in server.log.read_text()
     finally:
         server.stop()
-
-
-def run(service, inputs=("the cat",), **more):
-    return service.run(Task(0, 0, inputs=list(inputs)), Request(**more))
-
-
-def test_a_worker_that_crashes_shows_in_readiness_and_is_replaced(model, monkeypatch):
-    service = Service("model", model)
-    real, calls = model.rows, []
-
-    def rows(*given):
-        calls.append(service.healthy)
-        if len(calls) == 1:
-            raise RuntimeError("a fault of our own")
-        return real(*given)
-
-    monkeypatch.setattr(model, "rows", rows)
-
-    async def both():
-        with pytest.raises(NotReadyError):
-            await run(service)
-        while not service.healthy:
-            await asyncio.sleep(0.01)
-        return await run(service)
-
-    assert asyncio.run(both()).outputs[0] is not None
-    assert calls[1] is False  # the trial before it serves again
-    assert service.crashes == 1
-    service.close()
-
-
-def test_a_client_that_leaves_is_dropped_before_it_costs_anything(model, monkeypatch):
-    service = Service("model", model, limits=Limits(batch_tokens=16))
-    gate, real, ran = threading.Event(), model.rows, []
-
-    def rows(ids, offsets, types):
-        ran.append(len(offsets) - 1)
-        gate.wait(10)
-        return real(ids, offsets, types)
-
-    monkeypatch.setattr(model, "rows", rows)
-
-    async def leave():
-        first = asyncio.ensure_future(run(service))
-        while not ran:
-            await asyncio.sleep(0.01)
-        others = [asyncio.ensure_future(run(service, TEXTS)) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        for other in others:
-            other.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        gate.set()
-        await first
-
-    asyncio.run(leave())
-    service.close()
-    assert ran == [1]
-    assert service.batcher.sequences == 0
 
 
 def test_names_and_sizes_on_the_command_line():

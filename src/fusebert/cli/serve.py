@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import HeadOption, Threads, Tokenizer, app
+from fusebert.cli.app import HeadOption, Tokenizer, app
 from fusebert.cli.show import show_status
 from fusebert.errors import FusebertError
 
@@ -33,8 +33,12 @@ def serve(
     demo_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="A port for clients of the MRPC demo (60061 is theirs).")
     ] = None,
-    threads: Threads = None,
-    workers: Annotated[int, typer.Option(min=1, max=256, help="Batches that run side by side.")] = 1,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Batches that run side by side; default: a core for each.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Threads of each replica; default: the cores shared out, or 1.")
+    ] = None,
     max_batch_tokens: Annotated[int, typer.Option(min=16, max=1 << 20, help="The most tokens of a batch.")] = 8192,
     max_queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 8192,
     max_wait: Annotated[float, typer.Option(min=0, help="Seconds: what would wait longer is refused.")] = 5.0,
@@ -67,7 +71,7 @@ def serve(
         raise FusebertError("--tls-cert and --tls-key belong together; give both")
     settings = Settings(
         models=read_names(models), precision=precision, head=head, pooling=pooling, tokenizer=tokenizer,
-        threads=threads, workers=workers, host=host, port=port, grpc_port=None if no_grpc else grpc_port,
+        replicas=replicas, threads=threads, host=host, port=port, grpc_port=None if no_grpc else grpc_port,
         demo_port=demo_port, key=read_key(api_key_file), certificate=tls_cert, private_key=tls_key, drain=drain,
         limits=Limits(max_batch_tokens, sequences=max_queue, wait=max_wait, memory=read_bytes(memory, "--memory")),
         bounds=Bounds(

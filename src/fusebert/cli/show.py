@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -89,8 +90,9 @@ def _grid(facts: Mapping[str, Any]) -> Any:
 
 
 def show_status(sentence: str) -> None:
-    """Prints a sentence about what happens to standard error, at once."""
-    print(f"fusebert: {sentence}", file=sys.stderr, flush=True)
+    """Prints a sentence to standard error, at once; that it cannot be written is no reason to end."""
+    with suppress(OSError):
+        print(f"fusebert: {sentence}", file=sys.stderr, flush=True)
 
 
 def show_error(message: str, as_json: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,12 @@ class Model:
     def threads(self) -> int:
         """Threads a call may use."""
         return self.engine.threads
+
+    def with_threads(self, threads: int) -> Model:
+        """The same packed weights, run on so many threads of its own."""
+        other = copy(self)
+        other.engine = self.engine.with_threads(threads)
+        return other
 
     @property
     def bytes(self) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.traverse import layers, weights
 
 Observer = Callable[[int, int, Array], None]
+Part = TypeVar("Part", "EncoderEngine", "DenseEngine")
 
 
 class _Told:
@@ -217,6 +219,13 @@ class DenseEngine:
         return output
 
 
+def _moved(part: Part, pool: _native.Pool) -> Part:
+    """The same packed weights on another pool."""
+    other = copy(part)
+    other._pool = pool
+    return other
+
+
 class Engine:
     """A Network ready to run: embeddings, encoder and head on one pool of threads."""
 
@@ -241,6 +250,16 @@ class Engine:
             DenseEngine(step, "f32", self._pool, f"sentence.{i}")
             for i, step in enumerate(network.sentence.steps if network.sentence else ())
         ]
+
+    def with_threads(self, threads: int) -> Engine:
+        """The same packed weights on a pool of their own, with so many threads."""
+        other = copy(self)
+        other._pool = pool(threads)
+        other.encoder = _moved(self.encoder, other._pool)
+        other._project = self._project and _moved(self._project, other._pool)
+        other._head = [_moved(step, other._pool) for step in self._head]
+        other._sentence = [_moved(step, other._pool) for step in self._sentence]
+        return other
 
     @property
     def threads(self) -> int:

@@ -13,6 +13,7 @@ from fusebert.errors import FusebertError
 INTERACTIVE, BULK = LANES = ("interactive", "bulk")
 BULK_SHARE = 1 / 8  # of the tokens that run while bulk jobs wait: they go first until they had that much
 _REPRESENTATIVE = 256  # tokens: the pace of a smaller batch tells more about its overhead than about the machine
+_LOSSES = 2  # workers that may be lost with a sequence before it is given up
 _WEIGHT = 0.2  # of the newest batch in the estimate of the pace
 
 
@@ -47,7 +48,8 @@ class Job:
     lane: str = INTERACTIVE
     deadline: float = math.inf
     tokens: Sequence[int] = ()
-    taken: int = 0
+    begun: int = 0  # sequences that were taken once; those before this number
+    taken: int = 0  # sequences that were taken and not lost
     finished: int = 0
     waiting: int = 0  # tokens that are counted as waiting
     gone: bool = False
@@ -57,12 +59,15 @@ class Job:
 @dataclass(eq=False)
 class Batch:
     """What runs together: `pieces` are jobs with the number of one of their sequences. `late` are jobs that were
-    dropped, because their deadline cannot be kept."""
+    dropped, because their deadline cannot be kept. `started` is infinite while the batch waits for its worker; `wide`
+    is one that had more than its share of the machine, `losses` are the workers that were lost with what is in it."""
 
     started: float
     pieces: list[tuple[Job, int]] = field(default_factory=list)
     late: list[Job] = field(default_factory=list)
     tokens: int = 0
+    wide: bool = False
+    losses: int = 0
 
 
 class Batcher:
@@ -78,6 +83,7 @@ class Batcher:
         self.running: list[Batch] = []
         self._waiting = dict.fromkeys(LANES, 0)
         self._queues: dict[str, deque[Job]] = {lane: deque() for lane in LANES}
+        self._lost: deque[tuple[Job, int, int]] = deque()  # sequences that run once more, alone, and how often lost
         self._owed = 0.0  # tokens that bulk jobs may run ahead of the others
 
     @property
@@ -85,6 +91,11 @@ class Batcher:
         """The most tokens of a batch; a longer sequence runs alone."""
         in_time = int(self.limits.batch_seconds / self.seconds_per_token)
         return min(self.limits.batch_tokens, max(in_time, _REPRESENTATIVE))
+
+    @property
+    def backlog(self) -> int:
+        """Tokens that wait."""
+        return sum(self._waiting.values())
 
     def waiting(self, lane: str) -> int:
         """Tokens of a lane that wait."""
@@ -99,7 +110,8 @@ class Batcher:
             ahead = int(ahead / (1 - BULK_SHARE))
         seconds = ahead * self.seconds_per_token
         if len(self.running) >= self.workers:
-            seconds += sum(max(0.0, b.tokens * self.seconds_per_token - (now - b.started)) for b in self.running)
+            costs = ((b.tokens * self.seconds_per_token, max(0.0, now - b.started)) for b in self.running)
+            seconds += sum(max(0.0, cost - done) for cost, done in costs)
         return seconds / self.workers
 
     def admit(self, job: Job, now: float) -> None:
@@ -146,7 +158,20 @@ class Batcher:
     def take(self, now: float) -> Batch:
         """The next batch, which is empty when nothing waits. The oldest go first: interactive ones before bulk ones,
         except for what those are owed."""
-        batch, budget = Batch(now), self.budget
+        batch = Batch(now)
+        if self._lost:
+            self._take_lost(batch)
+        if not batch.pieces:
+            self._take_waiting(batch)
+        if batch.pieces:
+            self.running.append(batch)
+            self.counts["batches",] += 1
+            self.counts["tokens",] += batch.tokens
+            self.counts["sequences",] += len(batch.pieces)
+        return batch
+
+    def _take_waiting(self, batch: Batch) -> None:
+        budget = self.budget
         self._fill(batch, BULK, budget, self._owed)
         taken = batch.tokens
         self._fill(batch, INTERACTIVE, budget)
@@ -156,12 +181,20 @@ class Batcher:
             self._owed = 0.0
         else:
             self._owed = max(0.0, self._owed - taken) + interactive * BULK_SHARE
-        if batch.pieces:
-            self.running.append(batch)
-            self.counts["batches",] += 1
-            self.counts["tokens",] += batch.tokens
-            self.counts["sequences",] += len(batch.pieces)
-        return batch
+
+    def _take_lost(self, batch: Batch) -> None:
+        while self._lost and not batch.pieces:
+            job, number, losses = self._lost.popleft()
+            if not job.gone:
+                batch.losses = losses
+                self._take_piece(batch, job, number)
+
+    def _take_piece(self, batch: Batch, job: Job, number: int) -> None:
+        batch.pieces.append((job, number))
+        batch.tokens += job.tokens[number]
+        job.taken += 1
+        self.sequences -= 1
+        self._count_waiting(job, job.waiting - job.tokens[number])
 
     def _fill(self, batch: Batch, lane: str, budget: int, owed: float = math.inf) -> None:
         queue = self._queues[lane]
@@ -174,23 +207,21 @@ class Batcher:
             if job.gone:
                 queue.popleft()
                 continue
-            cost = job.tokens[job.taken]
+            cost = job.tokens[job.begun]
             if cost > owed or (batch.pieces and batch.tokens + cost > budget):
                 return
             owed -= cost
-            batch.pieces.append((job, job.taken))
-            batch.tokens += cost
-            job.taken += 1
-            self.sequences -= 1
-            self._count_waiting(job, job.waiting - cost)
-            if job.taken == job.count:
+            self._take_piece(batch, job, job.begun)
+            job.begun += 1
+            if job.begun == job.count:
                 queue.popleft()
 
-    def finish(self, batch: Batch, now: float) -> list[Job]:
-        """A batch has run: the jobs that are complete, in the order in which they were taken."""
+    def finish(self, batch: Batch, seconds: float) -> list[Job]:
+        """A batch has run, for so many seconds: the jobs that are complete, in the order in which they were taken."""
         self.running.remove(batch)
-        pace = (now - batch.started) / max(batch.tokens, 1)
-        if batch.tokens >= min(_REPRESENTATIVE, self.limits.batch_tokens) or pace < self.seconds_per_token:
+        pace = seconds / max(batch.tokens, 1)
+        enough = batch.tokens >= min(_REPRESENTATIVE, self.limits.batch_tokens)
+        if not batch.wide and (enough or pace < self.seconds_per_token):
             self.seconds_per_token += _WEIGHT * (max(pace, 1e-9) - self.seconds_per_token)
         complete = []
         for job, _ in batch.pieces:
@@ -198,6 +229,34 @@ class Batcher:
             if job.finished == job.count and not job.gone:
                 complete.append(job)
         return complete
+
+    def lose(self, batch: Batch) -> list[Job]:
+        """A batch was lost with its worker. Its sequences will run once more, each alone, so that one that ends workers
+        takes no other with it; the job of one that was lost too often is given up, and returned."""
+        self.running.remove(batch)
+        losses = batch.losses + 1
+        given_up = []
+        for job, number in batch.pieces:
+            if job.gone:
+                continue
+            if losses > _LOSSES:
+                self.counts["lost", job.lane] += 1
+                self.leave(job)
+                given_up.append(job)
+                continue
+            job.taken -= 1
+            self.sequences += 1
+            self._count_waiting(job, job.waiting + job.tokens[number])
+            self._lost.append((job, number, losses))
+        return given_up
+
+    def abandon(self) -> list[Job]:
+        """Nothing that waits will run: the jobs, which have left."""
+        queued = [job for queue in self._queues.values() for job in queue]
+        jobs = dict.fromkeys([*queued, *(job for job, _, _ in self._lost)])
+        for job in jobs:
+            self.leave(job)
+        return list(jobs)
 
     def leave(self, job: Job) -> None:
         """Nobody waits for this job any more: what has not run will not."""

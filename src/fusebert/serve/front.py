@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fusebert.errors import FusebertError
 from fusebert.serve.batcher import LANES, RefusedError
 from fusebert.serve.metrics import Metrics
-from fusebert.serve.service import NotReadyError, Request, Service, clock
+from fusebert.serve.service import LostError, NotReadyError, Request, Service, clock
 
 _log = logging.getLogger("fusebert.serve")
 _REFUSALS = {"stopping": 503, "size": 413, "deadline": 504}  # all others: 429
@@ -115,6 +115,8 @@ def explain(error: Exception, path: str) -> Failure:
         return Failure(status, str(error), max(1, round(error.retry_after or 0)) if waits else None)
     if isinstance(error, NotReadyError):
         return Failure(503, str(error), 1)
+    if isinstance(error, LostError):
+        return Failure(500, str(error))
     if isinstance(error, StatusError):
         return Failure(error.status, str(error))
     if isinstance(error, FusebertError):

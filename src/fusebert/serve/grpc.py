@@ -65,7 +65,11 @@ async def listen(
             port = front.add_insecure_port(where)
     except RuntimeError:
         raise FusebertError(f"{where} cannot be listened on; is it in use? choose another port") from None
-    await front.start()
+    try:
+        await front.start()
+    except asyncio.CancelledError:
+        await front.stop(None)
+        raise
     return front, port
 
 

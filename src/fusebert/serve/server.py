@@ -16,6 +16,7 @@ import uvicorn
 import uvloop
 
 from fusebert.engine.load import load
+from fusebert.engine.native import cores
 from fusebert.errors import FusebertError
 from fusebert.serve.batcher import Limits
 from fusebert.serve.connection import Connection
@@ -30,16 +31,16 @@ CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
 
 @dataclass(frozen=True)
 class Settings:
-    """All that a server can be told. `models` are paths by the name they are served under; `workers` calls run side by
-    side, each on `threads` threads."""
+    """All that a server can be told. `models` are paths by the name they are served under; each has `replicas`, which
+    run batches side by side on `threads` threads each."""
 
     models: dict[str, Path]
     precision: str | None = None
     head: str | None = None
     pooling: str | None = None
     tokenizer: Path | None = None
+    replicas: int | None = None
     threads: int | None = None
-    workers: int = 1
     host: str = "127.0.0.1"
     port: int = 8080
     grpc_port: int | None = None
@@ -54,7 +55,8 @@ class Settings:
 
 def serve(settings: Settings, tell: Callable[[str], None]) -> None:
     """Serves until a signal says stop; a second one ends at once. `tell` is told what happens, a sentence at a time."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the threads are the engine's
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are the engine's, and workers are forked
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # workers have nothing to do with gRPC
     server = Server(bounds=settings.bounds, key=settings.key)
     server.metrics.watch(server.services.values())
     front = _Front(server, settings, tell)
@@ -63,11 +65,20 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> None:
 
 
 def open_service(name: str, path: Path, settings: Settings) -> Service:
-    """Loads a model and starts its service."""
-    model = load(path, settings.precision, settings.threads, head=settings.head)
+    """Loads a model, whose service is still to be started."""
+    model = load(path, settings.precision, head=settings.head)
     if settings.tokenizer:
         model.take_tokenizer(settings.tokenizer)
-    return Service(name, model, settings.pooling, settings.limits, settings.workers)
+    replicas, threads = plan(settings.replicas, settings.threads, cores())
+    return Service(name, model, settings.pooling, settings.limits, replicas, threads)
+
+
+def plan(replicas: int | None, threads: int | None, usable: int) -> tuple[int, int]:
+    """Replicas and the threads of each, on so many cores. Batches of one thread each are the most that cores can do:
+    none waits for another. A batch that has the machine to itself gets all of it anyway."""
+    if replicas is None:
+        return max(1, usable // (threads or 1)), threads or 1
+    return replicas, threads or max(1, usable // replicas)
 
 
 def _import_grpc() -> tuple[Any, dict[str, list[Any]]]:
@@ -111,7 +122,7 @@ class _Front(uvicorn.Server):
             self._failure = FusebertError(f"{where} cannot be listened on; is it in use? choose another --port")
         loading.cancel()
         for service in self._server.services.values():
-            await asyncio.to_thread(service.close)
+            await service.close()
         if self._failure:
             raise self._failure
         self._tell("stopped")
@@ -136,12 +147,21 @@ class _Front(uvicorn.Server):
 
     async def _open_services(self) -> None:
         for name, path in self._settings.models.items():
-            self._server.services[name] = await asyncio.to_thread(open_service, name, path, self._settings)
+            service = await asyncio.to_thread(open_service, name, path, self._settings)
+            await service.start()
+            self._server.services[name] = service
 
     async def _load(self) -> None:
+        listening, loading = (
+            asyncio.ensure_future(self._listen_for_grpc()),
+            asyncio.ensure_future(self._open_services()),
+        )
         try:
-            ports, _ = await asyncio.gather(self._listen_for_grpc(), self._open_services())
+            ports, _ = await asyncio.gather(listening, loading)
         except Exception as error:  # whatever it is, a server without its model must not go on
+            for part in (listening, loading):
+                part.cancel()
+            await asyncio.wait((listening, loading))
             self._failure, self.should_exit = error, True
             return
         while not self.started:

@@ -1,15 +1,12 @@
 """Service: one model that is served. A Task goes through admission, the tokeniser thread of its lane and the batches
-that worker threads run; its outputs come back on the event loop. Nothing spins: idle threads sleep."""
+that workers run; all but the tokenising happens on the event loop. Nothing spins: who has nothing to do sleeps."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -20,16 +17,23 @@ from fusebert.engine.sentence import Embedder
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
-from fusebert.serve.batcher import BULK, INTERACTIVE, LANES, Batch, Batcher, Job, Limits, RefusedError
+from fusebert.serve.batcher import BULK, INTERACTIVE, Batch, Batcher, Job, Limits, RefusedError
+from fusebert.serve.crew import Crew
+from fusebert.serve.tokenisers import Tokenisers
+from fusebert.serve.worker import Output
 
 clock = time.monotonic
-_log = logging.getLogger("fusebert.serve")
 _BULK_TEXTS, _BULK_TOKENS = 32, 8192  # a request with more is bulk, unless it says what it is
+_LOOK = 0.005  # seconds between two looks at whether all is answered
 _JSON = 64  # bytes that a number takes on its way out: as an array, as a Python object and as text
 
 
 class NotReadyError(FusebertError):
-    """The model is not loaded yet, or its worker has crashed and is being replaced."""
+    """The model is not loaded yet, or it does not run any more."""
+
+
+class LostError(FusebertError):
+    """A request that ended the worker that ran it, and the next ones too."""
 
 
 @dataclass(eq=False)
@@ -46,7 +50,6 @@ class Task(Job):
     encodings: list[Tokens] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
     future: asyncio.Future[None] | None = None
-    error: FusebertError | None = None
     arrived: float = 0.0
     tokenised: float = 0.0
     started: float = 0.0
@@ -70,10 +73,16 @@ class Request:
 
 
 class Service:
-    """A model with its queue, tokenisers and workers: `workers` calls run side by side, each on the model's threads."""
+    """A model with its queue, tokenisers and workers: `replicas` batches run side by side, on `threads` threads."""
 
     def __init__(
-        self, name: str, model: Model, pooling: str | None = None, limits: Limits | None = None, workers: int = 1
+        self,
+        name: str,
+        model: Model,
+        pooling: str | None = None,
+        limits: Limits | None = None,
+        replicas: int = 1,
+        threads: int = 1,
     ) -> None:
         self.name, self.model = name, model
         self.embed = Embedder(model.engine, model.network.sentence, pooling, normalize=False)
@@ -82,22 +91,19 @@ class Service:
         self.vocabulary = len(model.network.embeddings.word)
         self.outputs = len(model.network.head.steps[-1].linear.weight) if model.network.head.steps else 0
         self.fingerprint = fingerprint(model, self.pooling)
-        limits = self._without_scratch(limits or Limits(), workers)
-        self.crashes = 0
-        self.healthy = True
-        self._condition = threading.Condition()
-        self._closed = False
-        self.batcher = Batcher(limits, self._pace(), workers)
-        self._texts: dict[str, SimpleQueue[Task | None]] = {lane: SimpleQueue() for lane in LANES}
-        names: list[tuple[str, Callable[..., None], tuple[str, ...]]]
-        names = [(f"tokeniser-{lane}", self._tokenise, (lane,)) for lane in LANES]
-        names += [(f"worker-{i}", self._work, ()) for i in range(workers)]
-        self._threads = [
-            threading.Thread(target=target, args=args, name=f"{self.name}-{role}", daemon=True)
-            for role, target, args in names
-        ]
-        for thread in self._threads:
-            thread.start()
+        self.batcher = Batcher(self._without_scratch(limits or Limits(), replicas), 1e-3, replicas)
+        self.crew = Crew(self, self.batcher, model, pooling, replicas, threads)
+        self._tokenisers: Tokenisers | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all workers are there."""
+        return self.crew.healthy
+
+    @property
+    def crashes(self) -> int:
+        """Workers that were lost."""
+        return self.crew.crashes
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -106,38 +112,42 @@ class Service:
             raise FusebertError("the model has no tokenizer; send token ids, or start the server with --tokenizer")
         return self.model.tokenizer
 
-    def close(self) -> None:
-        """Ends the threads, once what was taken in has run."""
-        with self._condition:
-            self.batcher.closed = self._closed = True
-            self._condition.notify_all()
-        for texts in self._texts.values():
-            texts.put(None)
-        for thread in self._threads:
-            thread.join()
+    async def start(self) -> None:
+        """Starts workers and tokenisers, on the loop that requests will come on."""
+        await self.crew.start()
+        if self.crew.hopeless:
+            await self.crew.close()
+            raise FusebertError(f"{self.name}: the model's process ends on its first batch; its log says why")
+        self._tokenisers = Tokenisers(self._encode, self._tokenised)
+
+    async def close(self) -> None:
+        """Ends workers and tokenisers, once what was taken in has run."""
+        self.batcher.closed = True
+        while self.batcher.sequences or self.batcher.running:
+            await asyncio.sleep(_LOOK)
+        if self._tokenisers:
+            self._tokenisers.close()
+        await self.crew.close()
 
     async def run(self, task: Task, request: Request) -> Task:
         """Runs a task; raises RefusedError, or what is wrong with it. A cancelled caller's task is dropped."""
-        if not self.healthy:
+        if self._tokenisers is None or self.crew.hopeless:
             raise NotReadyError(f"{self.name} is not ready; try again later")
         self._prepare(task, request)
         task.arrived = clock()
-        loop = asyncio.get_running_loop()
-        task.future = loop.create_future()
-        with self._condition:
-            self.batcher.admit(task, task.arrived)
+        self.batcher.admit(task, task.arrived)
+        task.future = asyncio.get_running_loop().create_future()
         request.tasks.append((self, task))
         if task.ids:
-            task.tokenised = task.arrived
             self._queue(task)
+            self.crew.dispatch()
         else:
-            self._texts[task.lane].put(task)
+            self._tokenisers.put(task)
         watched = request.watch(task.future) if request.watch else None
         try:
             await task.future
         except BaseException:
-            with self._condition:
-                self.batcher.leave(task)
+            self.batcher.leave(task)
             raise
         finally:
             if watched:
@@ -146,8 +156,35 @@ class Service:
 
     def release(self, task: Task) -> None:
         """The task's answer has been sent."""
-        with self._condition:
-            self.batcher.leave(task) if task.finished < task.count else self.batcher.release(task)
+        self.batcher.leave(task) if task.finished < task.count else self.batcher.release(task)
+
+    def finished(self, batch: Batch, outputs: Sequence[Output], seconds: float) -> None:
+        """Outputs of a batch, for those who wait."""
+        now = clock()
+        pieces: list[tuple[Any, int]] = batch.pieces
+        for (task, number), output in zip(pieces, outputs, strict=True):
+            task.started = task.started or now - seconds
+            if isinstance(output, FusebertError):
+                self._fail([task], output)
+            else:
+                task.outputs[number] = output
+        complete: list[Any] = list(self.batcher.finish(batch, seconds))
+        for task in complete:
+            task.ended = now
+            if not task.future.done():
+                task.future.set_result(None)
+
+    def lost(self, batch: Batch) -> None:
+        """A batch's worker is gone: what was in it runs again, or is given up."""
+        self._fail(self.batcher.lose(batch), LostError("the model's process ended again and again on this request"))
+
+    def hopeless(self) -> None:
+        """There is no worker, and new ones do not live."""
+        self._fail(self.batcher.abandon(), NotReadyError(f"{self.name} does not run any more; try again later"))
+
+    def late(self, jobs: Sequence[Job]) -> None:
+        """Jobs were dropped, for their time was over."""
+        self._fail(jobs, RefusedError("deadline", "the answer could not be ready in time"))
 
     def _prepare(self, task: Task, request: Request) -> None:
         """Sizes, lane and deadline of a task; token ids are checked here, for a wrong one would fail a whole batch."""
@@ -200,35 +237,18 @@ class Service:
             )
         return Limits(**{**vars(limits), "memory": limits.memory - scratch})
 
-    def _pace(self) -> float:
-        """Seconds per token, of a batch that also warms everything up."""
-        length = min(self.longest, 64)
-        offsets = np.arange(0, 512 + length, length)
-        ids = np.full(offsets[-1], min(3, self.vocabulary - 1))
-        best = float("inf")
-        for _ in range(2):
-            start = clock()
-            rows = self.model.rows(ids, offsets)
-            best = min(best, clock() - start)
-        if self.model.network.head.steps:
-            self.model.head(rows[:length], offsets[:2])
-        return max(best / len(ids), 1e-9)
-
-    def _tokenise(self, lane: str) -> None:
-        """A lane's thread: texts to ids. Each lane has its own, so that a long one holds up only its own lane."""
-        while (task := self._texts[lane].get()) is not None:
-            try:
-                if not task.gone:
-                    self._encode(task)
-            except FusebertError as error:
+    def _tokenised(self, told: list[tuple[Task, FusebertError | None]]) -> None:
+        for task, error in told:
+            if error:
                 self._fail([task], error)
-            except Exception:
-                _log.exception("the tokeniser of %s failed", self.name)
-                self._fail([task], FusebertError("the tokeniser failed"))
             else:
                 self._queue(task)
+        if self.crew.hopeless:
+            self.hopeless()
+        self.crew.dispatch()
 
     def _encode(self, task: Task) -> None:
+        """In a tokeniser's thread."""
         task.encodings = self.tokenizer([value for value in task.inputs if not isinstance(value, np.ndarray)])
         for number, tokens in enumerate(task.encodings):
             if tokens.cut and not task.cut:
@@ -239,115 +259,13 @@ class Service:
                 raise FusebertError(f"input {number} has no tokens")
         task.ids = [np.array(tokens.ids, np.int64) for tokens in task.encodings]
         task.types = [np.array(tokens.kinds, np.int64) for tokens in task.encodings]
-        task.tokenised = clock()
 
     def _queue(self, task: Task) -> None:
-        with self._condition:
-            self.batcher.queue(task, [len(ids) for ids in task.ids])
-            self._condition.notify()
-
-    def _work(self) -> None:
-        """A worker's thread: batches to outputs. One that fails for a reason of its own is replaced: it says so in
-        readiness, and serves again as soon as the model answers."""
-        while True:
-            with self._condition:
-                while not (batch := self.batcher.take(clock())).pieces and not batch.late:
-                    if self._closed and not self.batcher.sequences:
-                        return
-                    self._condition.wait(0.1 if self._closed else None)  # for texts that are still being tokenised
-            if batch.late:
-                self._fail(batch.late, RefusedError("deadline", "the answer could not be ready in time"))
-            try:
-                if batch.pieces:
-                    self._run(batch)
-            except Exception:
-                self._crashed(batch)
-
-    def _run(self, batch: Batch) -> None:
-        try:
-            self._compute(batch.pieces)
-        except FusebertError:
-            self._compute_alone(batch.pieces)
-        now = clock()
-        with self._condition:
-            tasks: list[Any] = list(self.batcher.finish(batch, now))
-        for task in tasks:
-            task.ended = now
-        self._deliver(tasks)
-
-    def _compute(self, pieces: Sequence[tuple[Any, int]]) -> None:
-        """Runs all pieces together and puts their outputs into their tasks."""
-        ids = [task.ids[number] for task, number in pieces]
-        types = [
-            task.types[number] if task.types else np.zeros(len(task.ids[number]), np.int64) for task, number in pieces
-        ]
-        offsets = np.cumsum([0, *map(len, ids)])
-        now = clock()
-        rows = self.model.rows(np.concatenate(ids), offsets, np.concatenate(types))
-        wanted = {task.want for task, _ in pieces}
-        together = {"pooled": self.embed(rows, offsets)} if "pooled" in wanted else {}
-        if "head" in wanted and self.model.network.head.pools:
-            together["head"] = self.model.head(rows, offsets)
-        for i, (task, number) in enumerate(pieces):
-            task.started = task.started or now
-            if task.want in together:
-                task.outputs[number] = together[task.want][i]
-            else:
-                task.outputs[number] = self._output(task.want, rows[offsets[i] : offsets[i + 1]])
-
-    def _output(self, want: str, rows: Array) -> Array:
-        """Of one sequence."""
-        if want == "rows":
-            return rows.copy()
-        logits = self.model.head(rows, [0, len(rows)])
-        return np.log1p(np.maximum(logits.max(0), 0)) if want == "sparse" else logits
-
-    def _compute_alone(self, pieces: Sequence[tuple[Any, int]]) -> None:
-        """One after the other, so that only those fail that are the reason."""
-        for piece in pieces:
-            try:
-                self._compute([piece])
-            except FusebertError as error:
-                self._fail([piece[0]], error)
-
-    def _crashed(self, batch: Batch) -> None:
-        _log.exception("a worker of %s failed and is replaced", self.name)
-        self.crashes += 1
-        self.healthy = False
-        with self._condition:
-            if batch in self.batcher.running:
-                self.batcher.finish(batch, clock())
-        self._fail(list(dict.fromkeys(task for task, _ in batch.pieces)), NotReadyError("the model failed; try again"))
-        while not self._closed:
-            try:
-                self._pace()
-            except Exception:
-                time.sleep(1)
-            else:
-                self.healthy = True
-                return
+        task.tokenised = clock()
+        self.batcher.queue(task, [len(ids) for ids in task.ids])
 
     def _fail(self, jobs: Sequence[Any], error: FusebertError) -> None:
-        with self._condition:
-            for task in jobs:
-                self.batcher.leave(task)
-                task.error = error
-        self._deliver(jobs)
-
-    def _deliver(self, tasks: Sequence[Any]) -> None:
-        """Wakes those who wait, once for all of them: each call into the event loop costs a system call."""
-        waiting = [task for task in tasks if task.future]
-        if waiting:
-            try:
-                waiting[0].future.get_loop().call_soon_threadsafe(_wake, waiting)
-            except RuntimeError:  # the loop is closed: nobody waits
-                _log.warning("%d answers came after the server had stopped", len(waiting))
-
-
-def _wake(tasks: Sequence[Task]) -> None:
-    for task in tasks:
-        if task.future and not task.future.done():
-            if task.error:
-                task.future.set_exception(task.error)
-            else:
-                task.future.set_result(None)
+        for task in jobs:
+            self.batcher.leave(task)
+            if task.future and not task.future.done():
+                task.future.set_exception(error)
