@@ -372,7 +372,79 @@ def test_attributes_that_change_are_seen(pair, family):
     assert "train mode" in answers()[2][0]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def _attention(encoder):
+    attention = encoder.layer[1].attention
+    return getattr(attention, "self", attention)
+
+
+def _feed_forward(encoder):
+    layer = encoder.layer[1]
+    return (layer.ffn, "activation") if hasattr(layer, "ffn") else (layer.intermediate, "intermediate_act_fn")
+
+
+def _narrow_heads(encoder):
+    attention = _attention(encoder)
+    attention.attention_head_size, attention.scaling = 8, 8**-0.5
+
+
+def _quick_activation(encoder):
+    for layer in encoder.layer:
+        module = layer.ffn if hasattr(layer, "ffn") else layer.intermediate
+        name = "activation" if hasattr(layer, "ffn") else "intermediate_act_fn"
+        setattr(module, name, transformers.activations.QuickGELUActivation())
+
+
+def _replace_chunk(encoder):
+    layer = encoder.layer[1]
+    owner, name = (layer.ffn, "ff_chunk") if hasattr(layer, "ffn") else (layer, "feed_forward_chunk")
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *rows: original(*rows) * 0.5)
+
+
+def _register_attention(encoder):
+    def halved(module, query, key, value, mask, **more):
+        return more and (torch.zeros_like(value).transpose(1, 2).contiguous(), None)
+
+    transformers.AttentionInterface.register("halved", halved)
+    _attention(encoder).config._attn_implementation = "halved"
+
+
+CHANGES = {
+    "other activation": (_quick_activation, True),
+    "one layer's activation": (lambda e: setattr(*_feed_forward(e), nn.ReLU()), False),
+    "unknown activation": (lambda e: setattr(*_feed_forward(e), nn.Tanh()), False),
+    "scale": (lambda e: setattr(_attention(e), "scaling", 0.5), False),
+    "width of heads": (_narrow_heads, False),
+    "causal": (lambda e: setattr(_attention(e), "is_causal", True), False),
+    "decoder": (lambda e: setattr(_attention(e), "is_decoder", True), False),
+    "a method of its own": (_replace_chunk, False),
+    "an attention function of the user's": (_register_attention, False),
+    "fewer layers": (lambda e: setattr(e, "layer", e.layer[:2]), True),
+    "dropout": (lambda e: [setattr(m, "p", 0.9) for m in e.modules() if isinstance(m, nn.Dropout)], True),
+}
+
+
+@pytest.mark.skipif(V4, reason="version 4 computes attention by other names")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_the_encoder_is_what_its_attributes_say_at_each_call(pair, family, change):
+    """As transformers' own tests change them; what the operator does not compute is left to the original."""
+    theirs, ours = pair(family, attention="sdpa")
+    x = torch.from_numpy(ids())
+    work, fused_still = CHANGES[change]
+    with torch.no_grad():
+        ours(x)
+        for model in (theirs, ours):
+            work(model.encoder if family == "bert" else model.transformer)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            got = ours(x)[0]
+        assert torch.allclose(got, theirs(x)[0], atol=1e-5)
+    assert [str(one.message) for one in told if "runs the original" in str(one.message)] == [] or not fused_still
+    assert fused_still or any("runs the original" in str(one.message) for one in told)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_a_forked_child_may_make_the_first_call(folders, precision):
     """Taking the sample for int8 must not leave OpenMP threads to the parent: in a child torch would wait for them."""
     script = f"""

@@ -16,7 +16,7 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A title, single facts, tables, and sentences worth saying."""
 
@@ -24,6 +24,12 @@ class Report:
     facts: Mapping[str, Any] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        facts = [f"{name} {value}" for name, value in self.facts.items() if isinstance(value, (str, int, float))][:6]
+        tables = [f"{table.title} ({len(table.rows)} rows)" for table in self.tables]
+        shown = "; ".join(filter(None, (", ".join(facts), ", ".join(tables), " ".join(self.notes))))
+        return f"<Report {self.title!r}: {shown:.300}>"
 
     def data(self) -> dict[str, Any]:
         """Everything as plain JSON values; a table becomes a list of objects."""

@@ -33,6 +33,9 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def __repr__(self) -> str:
+        return f"<{self.kind} {str(self.path)!r}>"
+
     @cached_property
     def tokenizer_folder(self) -> Path | None:
         """The folder in or beside the model that has a tokenizer, if there is one."""

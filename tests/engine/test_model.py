@@ -105,10 +105,18 @@ def test_texts_are_cut_to_what_the_model_can_hold(folders):
         (lambda m: m.run([[1, 2]], np.zeros((2, 1, 1, 2))), "attention_mask has shape"),
         (lambda m: m.run([[1, 2]], np.zeros((1, 3, 2, 2))), "attention_mask has shape"),
         (lambda m: m.run([[1, 2]], [[1, 2], [1]]), "different lengths"),
-        (lambda m: m.encode("one text"), "list of texts"),
+        (lambda m: m.encode({"a": 1}), "list of texts"),
+        (lambda m: m.encode({"a", "b"}), "list of texts"),
+        (lambda m: m.encode(b"a"), "list of texts"),
+        (lambda m: m.encode(("a", "b")), r"a pair or two texts: give \[\(first, second\)\]"),
+        (lambda m: m.encode(["a"], batch_size=0), "batch_size"),
+        (lambda m: m.encode(["a"], output_value="token_embeddings"), "encode_tokens"),
+        (lambda m: m.encode(["a"], device="cuda"), "CPU"),
+        (lambda m: m.encode(["a"], precision="int8"), "fusebert.load"),
+        (lambda m: m.encode(["a"], truncate_dim=8), "first columns"),
         (lambda m: m.encode([3]), "a text is a string"),
         (lambda m: m.encode(None), "list of texts"),
-        (lambda m: m.encode(iter(["a"])), "list of texts"),
+        (lambda m: m.encode([float("nan")]), "a text is a string"),
         (lambda m: m.encode(["a"], batch_tokens="x"), "batch_tokens"),
         (lambda m: m.encode(["a"], pooling="sum"), "mean, cls, max"),
         (lambda m: m.encode(["a"], batch_tokens=0), "batch_tokens"),
@@ -177,14 +185,20 @@ def test_a_thousand_loads_and_frees_leave_memory_flat(folders):
     assert growth(load_and_run, times=333) < 1 << 20
 
 
-def test_a_forked_child_can_run_and_let_go(folders):
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_forked_child_can_run_and_let_go(folders, precision, used):
     import os
+    import signal
 
-    model = fusebert.load(folders["none"], threads=2)
-    want = model.run([[1, 2, 3]])["last_hidden_state"]
+    model = fusebert.load(folders["none"], precision, threads=2)
+    want = fusebert.load(folders["none"], precision, threads=2).run([[1, 2, 3]])["last_hidden_state"]
+    if used:
+        model.run([[1, 2, 3]])
     time.sleep(0.2)  # until the pool's threads sleep, which a child must not wait for
     child = os.fork()
     if child == 0:
+        signal.alarm(30)
         same = np.array_equal(model.run([[1, 2, 3]])["last_hidden_state"], want)
         del model
         gc.collect()

@@ -4,6 +4,7 @@ an artifact has been packed before."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,13 @@ def load(
     source = open(path)
     try:
         if isinstance(source, Artifact):
-            return _load_artifact(source, precision, threads, padding, head, ranges)
-        return pack(source, read_network(source, head), precision or "fp32", threads, ranges, padding)
+            model = _load_artifact(source, precision, threads, padding, head, ranges)
+        else:
+            model = pack(source, read_network(source, head), precision or "fp32", threads, ranges, padding)
     except FusebertError as error:
         raise type(error)(str(error) if str(source.path) in str(error) else f"{source.path}: {error}") from None
+    model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges)
+    return model
 
 
 def _load_artifact(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from fusebert.engine import answers
+from fusebert.engine.keywords import understand_encode, understand_predict
 from fusebert.engine.native import Engine, Observer, steps
 from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
 from fusebert.engine.sentence import Embedder, prompted
-from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
+from fusebert.engine.tokenizer import Text, Tokenizer, Tokens, group_tokens, list_texts
 from fusebert.errors import FusebertError
 from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
@@ -29,7 +30,8 @@ PADDING = ("auto", "skip", "compute")
 
 
 class Model:
-    """A network packed for one plan. Safe to call from several threads at once."""
+    """A network packed for one plan. Safe to call from several threads at once. It pickles by what it was loaded from,
+    which whoever unpickles it must have too; copies share the packed weights."""
 
     def __init__(
         self,
@@ -43,9 +45,30 @@ class Model:
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self.bytes_read = network.bytes  # of the weights, as the file has them
         self.tokenizer = tokenizer  # what texts are tokenised with, if the model's folder has it
+        self.origin: Callable[[], Model] | None = None  # loads it once more
+        self._tokenizer_folder: Path | None = None  # if it is not the model's own
         bodies = (block.body for block in network.encoder.blocks)
         self._heads = max((body.heads for body in bodies if isinstance(body, Attention)), default=1)
         self.engine = Engine(network, plan, threads)
+
+    def __repr__(self) -> str:
+        network, encoder = self.network, self.network.encoder
+        head = "no head" if network.head.kind == "none" else f"{network.head.kind} head"
+        sizes = f"{len(layers(encoder))} layers of {encoder.hidden_size}"
+        return f"<Model {network.family}, {sizes}, {head}, {self.plan.precision}, threads={self.threads}>"
+
+    def __reduce__(self) -> Any:
+        if self.origin is None:
+            raise FusebertError("this model was not made by fusebert.load, so it cannot be pickled; save and load it")
+        return _load_again, (self.origin, self._tokenizer_folder)
+
+    def __copy__(self) -> Model:
+        copied = object.__new__(type(self))
+        vars(copied).update(vars(self))
+        return copied
+
+    def __deepcopy__(self, memo: Any) -> Model:
+        return self.__copy__()  # what both have is never written to
 
     @property
     def threads(self) -> int:
@@ -119,66 +142,83 @@ class Model:
 
     def encode(
         self,
-        texts: Sequence[Text | Tokens],
+        texts: str | Tokens | Iterable[Text | Tokens],
         pooling: str | None = None,
         normalize: bool | None = None,
         batch_tokens: int = 8192,
         progress: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        batch_size: int | None = None,
+        **theirs: Any,
     ) -> Array:
-        """One embedding per text or pair, `[texts, width]`, in the order given; texts may be tokenised already.
+        """One embedding per text or pair, `[texts, width]`, in the order given, or `[width]` for a single text; texts
+        may be tokenised already.
 
         A folder of sentence-transformers says how: its pooling, dense layers and normalising, and its default prompt.
         Elsewhere rows are averaged and normalised. `pooling` overrides the folder's, without its dense layers.
         `prompt_name` names one of the folder's prompts; `prompt` is one. Texts run sorted by length, about
-        `batch_tokens` tokens at a time; nothing is padded."""
-        embed = Embedder(self.engine, self.network.sentence, pooling, normalize)
-        tokens = self._tokenize(prompted(self.network.sentence, texts, prompt_name, prompt))
+        `batch_tokens` tokens and at most `batch_size` texts at a time; nothing is padded. The keywords of
+        sentence-transformers are understood (docs/python.md)."""
+        meant = understand_encode(theirs, progress, normalize, self.network.sentence is not None)
+        listed, single = list_texts(texts)
+        embed = Embedder(self.engine, self.network.sentence, pooling, meant.normalize)
+        tokens = self._tokenize(prompted(self.network.sentence, listed, prompt_name, prompt))
         embeddings: dict[int, Array] = {}
 
         def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
             embeddings.update(zip(numbers, embed(rows, batch.offsets), strict=True))
 
-        self._each_batch(tokens, batch_tokens, keep, "encoding", progress)
+        self._each_batch(group_tokens(tokens, batch_tokens, batch_size), tokens, keep, "encoding", meant.progress)
         width = embed.width(self.network.encoder.hidden_size)
-        return np.array([embeddings[i] for i in range(len(tokens))], np.float32).reshape(-1, width)
+        vectors = np.array([embeddings[i] for i in range(len(tokens))], np.float32).reshape(-1, width)
+        answer: Array = meant.convert(vectors[0] if single else vectors)
+        return answer
 
     def encode_tokens(
-        self, texts: Sequence[Text | Tokens], batch_tokens: int = 8192, progress: bool = False
+        self, texts: Iterable[Text | Tokens], batch_tokens: int = 8192, progress: bool = False
     ) -> list[Array]:
         """The encoder's rows of each text or pair, `[tokens, hidden]`, special tokens included, in the order given."""
-        tokens = self._tokenize(texts)
+        tokens = self._tokenize(list_texts(texts)[0])
         found: list[Array] = [np.zeros((0, self.network.encoder.hidden_size), np.float32)] * len(tokens)
 
         def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
             for place, number in enumerate(numbers):
                 found[number] = rows[batch.offsets[place] : batch.offsets[place + 1]].copy()
 
-        self._each_batch(tokens, batch_tokens, keep, "encoding", progress)
+        self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "encoding", progress)
         return found
 
-    def predict(self, texts: Sequence[Text | Tokens], batch_tokens: int = 8192, progress: bool = False) -> list[Any]:
-        """What the head says of each text or pair, in the order given.
+    def predict(
+        self,
+        texts: str | Tokens | Iterable[Text | Tokens],
+        batch_tokens: int = 8192,
+        progress: bool = False,
+        batch_size: int | None = None,
+        **theirs: Any,
+    ) -> Any:
+        """What the head says of each text or pair, as a list in the order given, or of a single text.
 
         A Label (sequence classifier), a list of Spans (token classifier), a Span (question answering, for pairs of
         question and context), or likely words for every mask token."""
         kind = self.network.head.kind
         if kind == "none":
             raise FusebertError("this model has no head to predict with; use encode")
-        tokens = self._tokenize(texts)
+        meant = understand_predict(theirs, progress)
+        listed, single = list_texts(texts)
+        tokens = self._tokenize(listed)
         results: list[Any] = [None] * len(tokens)
 
         def judge(numbers: list[int], rows: Array, batch: Batch) -> None:
             logits = self._pooled(rows, batch) if kind == "sequence" else self.engine.head(rows)
             for place, number in enumerate(numbers):
                 own = logits[place] if kind == "sequence" else logits[batch.offsets[place] : batch.offsets[place + 1]]
-                results[number] = self._answer(texts[number], tokens[number], own)
+                results[number] = self._answer(listed[number], tokens[number], own)
 
-        self._each_batch(tokens, batch_tokens, judge, "predicting", progress)
-        return results
+        self._each_batch(group_tokens(tokens, batch_tokens, batch_size), tokens, judge, "predicting", meant.progress)
+        return results[0] if single else results
 
-    def observe(self, texts: Sequence[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
+    def observe(self, texts: Iterable[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
         """The lowest and highest input of every product over these texts, `[layers, 4, 2]`, for static int8."""
         ranges = np.zeros((len(layers(self.network.encoder)), len(PRODUCTS), 2), np.float32)
 
@@ -191,11 +231,11 @@ class Model:
         return ranges
 
     def watch(
-        self, texts: Sequence[Text], observer: Observer, batch_tokens: int = 8192, progress: bool = False
+        self, texts: Iterable[Text], observer: Observer, batch_tokens: int = 8192, progress: bool = False
     ) -> None:
         """Runs these texts and shows `observer(layer, product, rows)` the input rows of every product; products are
         numbered as in PRODUCTS."""
-        tokens = self._tokenize(texts)
+        tokens = self._tokenize(list_texts(texts)[0])
         places = layers(self.network.encoder)
         layer_of = {place: (i, place - own.start) for i, own in enumerate(places) for place in own}
 
@@ -204,16 +244,17 @@ class Model:
             observer(layer, 2 * block + product, rows)
 
         with progress_bar("watching", len(tokens), progress) as advance:
-            for numbers in _groups(tokens, batch_tokens):
+            for numbers in group_tokens(tokens, batch_tokens):
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
                 self.engine.encoder.run(rows, batch, observer=watch)
                 advance(len(numbers))
 
     def take_tokenizer(self, folder: str | Path) -> None:
         """Uses the tokenizer.json or vocab.txt of another folder from now on."""
-        self.tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
-        if self.tokenizer is None:
+        tokenizer = Tokenizer.read(Path(folder), self.network.embeddings.longest)
+        if tokenizer is None:
             raise FusebertError(f"{folder} has no tokenizer.json or vocab.txt")
+        self.tokenizer, self._tokenizer_folder = tokenizer, Path(folder).absolute()
 
     def profile(self, input_ids: Any, attention_mask: Any = None, token_type_ids: Any = None) -> dict[str, float]:
         """Seconds that each step of the encoder took on this batch, over all layers."""
@@ -301,11 +342,9 @@ class Model:
         assert self.tokenizer is not None  # there are tokens
         return answers.fills(self.tokenizer, tokens, logits)
 
-    def _tokenize(self, texts: Sequence[Text | Tokens]) -> list[Tokens]:
+    def _tokenize(self, texts: list[Any]) -> list[Tokens]:
         if self.tokenizer is None:
             raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
-        if not isinstance(texts, Sequence) or isinstance(texts, str):
-            raise FusebertError(f"a list of texts is expected, not {texts!r:.60}")
         if texts and all(isinstance(text, Tokens) for text in texts):
             return [text for text in texts if isinstance(text, Tokens)]
         return self.tokenizer([text for text in texts if not isinstance(text, Tokens)])
@@ -327,32 +366,25 @@ class Model:
 
     def _each_batch(
         self,
+        groups: list[list[int]],
         tokens: list[Tokens],
-        batch_tokens: int,
         use: Callable[[list[int], Array, Batch], None],
         label: str,
         show: bool,
     ) -> None:
         with progress_bar(label, len(tokens), show) as advance:
-            for numbers in _groups(tokens, batch_tokens):
+            for numbers in groups:
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
                 use(numbers, self.engine.encoder.run(rows, batch)[0], batch)
                 advance(len(numbers))
 
 
-def _groups(tokens: list[Tokens], batch_tokens: int) -> list[list[int]]:
-    """Text numbers, longest texts first, in groups of about `batch_tokens` tokens."""
-    if not isinstance(batch_tokens, int) or batch_tokens < 1:
-        raise FusebertError("batch_tokens must be at least 1")
-    groups: list[list[int]] = []
-    filled = batch_tokens
-    for number in sorted(range(len(tokens)), key=lambda i: -len(tokens[i].ids)):
-        if filled + len(tokens[number].ids) > batch_tokens:
-            groups.append([])
-            filled = 0
-        groups[-1].append(number)
-        filled += len(tokens[number].ids)
-    return groups
+def _load_again(origin: Callable[[], Model], tokenizer: Path | None) -> Model:
+    """What a pickled model becomes."""
+    model = origin()
+    if tokenizer:
+        model.take_tokenizer(tokenizer)
+    return model
 
 
 def _flat(name: str, values: Any) -> Array:

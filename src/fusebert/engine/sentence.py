@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,8 +43,8 @@ class Embedder:
 
 
 def prompted(
-    own: Sentence | None, texts: Sequence[Any], prompt_name: str | None = None, prompt: str | None = None
-) -> Sequence[Any]:
+    own: Sentence | None, texts: list[Any], prompt_name: str | None = None, prompt: str | None = None
+) -> list[Any]:
     """Texts behind a prompt: the one given, the one of that name, or the model's default. A pair has it before its
     first text; what is tokenised already stays as it is."""
     prompts = own.prompts if own else {}
@@ -55,9 +54,7 @@ def prompted(
             known = ", ".join(prompts) or "none"
             raise FusebertError(f"prompt_name {name!r} is unknown; the model's prompts are: {known}")
         prompt = prompts[name]
-    if not prompt or not isinstance(texts, Sequence) or isinstance(texts, str):
-        return texts
-    return [_behind(prompt, text) for text in texts]
+    return [_behind(prompt, text) for text in texts] if prompt else texts
 
 
 def _behind(prompt: str, text: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,40 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Writes tokenizer.json."""
         path.write_text(self.text(), encoding="utf-8")
+
+
+def list_texts(texts: Any) -> tuple[list[Any], bool]:
+    """What a caller gives as texts, as a list, and whether it is a single text, whose answer is not to be a list.
+
+    Texts are in any iterable, arrays of NumPy included, but for those without an order, and for a tuple of two strings:
+    that is a pair among texts, and may be meant as one here too."""
+    if getattr(texts, "ndim", None) is not None and hasattr(texts, "tolist"):  # an array, or a column of pandas
+        texts = texts.tolist()
+    if isinstance(texts, (str, Tokens)):
+        return [texts], True
+    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
+        raise FusebertError(
+            "a tuple of two strings may be a pair or two texts: give [(first, second)] for the pair, or [first, second]"
+        )
+    if not isinstance(texts, Iterable) or isinstance(texts, (bytes, bytearray, Mapping, Set)):
+        raise FusebertError(f"a text or a list of texts is expected, not {texts!r:.60}")
+    return list(texts), False
+
+
+def group_tokens(tokens: Sequence[Tokens], batch_tokens: int, batch_size: int | None = None) -> list[list[int]]:
+    """Text numbers, longest texts first, in groups of about `batch_tokens` tokens and at most `batch_size` texts."""
+    for name, value in (("batch_tokens", batch_tokens), ("batch_size", 1 if batch_size is None else batch_size)):
+        if not isinstance(value, int) or value < 1:
+            raise FusebertError(f"{name} must be at least 1")
+    groups: list[list[int]] = []
+    filled = 0
+    for number in sorted(range(len(tokens)), key=lambda i: -len(tokens[i].ids)):
+        if not groups or filled + len(tokens[number].ids) > batch_tokens or len(groups[-1]) == batch_size:
+            groups.append([])
+            filled = 0
+        groups[-1].append(number)
+        filled += len(tokens[number].ids)
+    return groups
 
 
 def _told(what: str, error: BaseException) -> BaseException:

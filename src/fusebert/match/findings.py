@@ -211,7 +211,7 @@ class FoundEncoder:
         return self.mask.kind != "none" and _SKIPPING.issuperset(self.readers) and not self.inner_taps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """What was found in a graph: encoders, the nearest misses, and a row for every rule that applied or refused.
     `translated` is the graph in primitive operations, `raised` in those of the vocabulary. `unmatched` are the
@@ -223,6 +223,11 @@ class Finding:
     raised: Lifted
     translated: Graph
     unmatched: Mapping[str, Miss]
+
+    def __repr__(self) -> str:
+        found = [f"an encoder of {len(one.layers)} layers of {one.hidden}, {one.heads} heads" for one in self.encoders]
+        nearest = f"; nearest miss {self.misses[0]}" if self.misses else ""
+        return f"<Finding: {', '.join(found) or 'no encoder'}{nearest:.300}>"
 
 
 @dataclass(frozen=True)

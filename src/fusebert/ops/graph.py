@@ -57,7 +57,7 @@ class Node:
     function: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Graph:
     """Nodes in the order of the file; `weights` are the constants they read. `functions` are graphs that nodes call."""
 
@@ -68,6 +68,10 @@ class Graph:
     types: Mapping[str, TensorType] = field(default_factory=dict)
     functions: Mapping[str, Graph] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)  # format, producer, versions: for reports
+
+    def __repr__(self) -> str:
+        shown = f"{len(self.nodes)} nodes, {len(self.weights)} weights, inputs {', '.join(self.inputs)}"
+        return f"<Graph: {shown:.200}, outputs {', '.join(self.outputs):.200}>"
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
         """The nodes that read a tensor."""

@@ -28,6 +28,7 @@ _ACTIVATIONS = {
     "GELUActivation": "gelu_erf", "NewGELUActivation": "gelu_tanh", "FastGELUActivation": "gelu_tanh",
     "PytorchGELUTanh": "gelu_tanh", "GELUTanh": "gelu_tanh", "QuickGELUActivation": "gelu_quick", "ReLU": "relu",
 }  # fmt: skip
+_ATTENTION = (None, "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")  # all the same numbers
 try:
     from torch._C._dynamo.guards import dict_version
 except ImportError:  # it is private to torch
@@ -63,6 +64,7 @@ class Wiring:
         owners = [module._modules for module in encoder.modules() if module._modules]
         inner = [module for layer in self.layers for module in layer.modules()]
         attributes = [vars(module) for module in inner]  # an epsilon, a forward of its own, train mode
+        attributes += [vars(config) for config in _configs(self.layers)]  # how attention is computed
         self._owners: list[dict[str, Any]] = [*owners, *(source._parameters for source in self.sources), *attributes]
         self._versions = list(map(dict_version, self._owners))
         self._weights = [_own(source, name) for source in self.sources for name in ("weight", "bias")]
@@ -107,15 +109,25 @@ def _refuse_other_mathematics(layer: nn.Module) -> None:
     for module in layer.modules():
         kind = type(module)
         own = kind.__module__.startswith(_OWN_MODULES) and kind.forward.__module__.startswith(_OWN_MODULES)
-        if not own or "forward" in vars(module):
+        replaced = [name for name, value in vars(module).items() if callable(value) and callable(vars(kind).get(name))]
+        if not own or "forward" in vars(module) or replaced:
             raise UnsupportedError(f"a layer contains a {kind.__module__}.{kind.__name__} of its own")
         if getattr(module, "position_embedding_type", None) not in (None, "absolute"):
             raise UnsupportedError(f"its positions are {module.position_embedding_type!r}, not absolute")
-        if getattr(module, "is_decoder", False):
+        if getattr(module, "is_decoder", False) or getattr(module, "is_causal", False):
             raise UnsupportedError("it is a decoder")
         size, scale = getattr(module, "attention_head_size", None), getattr(module, "scaling", None)
         if size and scale is not None and abs(float(scale) * float(size) ** 0.5 - 1) > 1e-6:
             raise UnsupportedError(f"its scores are scaled by {scale}")
+    for config in _configs([layer]):
+        if (name := getattr(config, "_attn_implementation", None)) not in _ATTENTION:
+            raise UnsupportedError(f"its attention is {name!r}, not one of transformers' own")
+
+
+def _configs(layers: list[nn.Module]) -> list[Any]:
+    """The configs that modules in these layers read when they are called."""
+    found = [getattr(module, "config", None) for layer in layers for module in layer.modules()]
+    return list({id(config): config for config in found if config is not None}.values())
 
 
 def _drops(module: nn.Module) -> bool:
@@ -135,7 +147,11 @@ def _own(source: nn.Module, name: str) -> torch.Tensor:
 def _heads(layer: nn.Module) -> int:
     attention: Any = layer.attention
     attention = getattr(attention, "self", attention)
-    return int(getattr(attention, "num_attention_heads", None) or attention.n_heads)
+    heads = int(getattr(attention, "num_attention_heads", None) or attention.n_heads)
+    query = getattr(attention, "query", None) or attention.q_lin
+    if heads * getattr(attention, "attention_head_size", query.out_features // heads) != query.out_features:
+        raise UnsupportedError(f"its {heads} heads are not as wide as their attention_head_size says")
+    return heads
 
 
 def _activation(layer: Any) -> str:

@@ -127,7 +127,7 @@ class Worker:
         usable = [i for i, row in enumerate(rows) if not row.reason]
         for first in range(0, len(usable), _CHUNK):
             chunk = usable[first : first + _CHUNK]
-            texts: Sequence[Text] = [_text(rows[i]) for i in chunk]
+            texts: list[Text] = [_text(rows[i]) for i in chunk]
             if self.settings.task == "embed":
                 texts = prompted(self.model.network.sentence, texts)
             for i, tokens in zip(chunk, self._tokenizer(texts), strict=True):
