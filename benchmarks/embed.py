@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from quality import packaged_model
-
 import fusebert
 from fusebert.cli.show import show
 from fusebert.formats.dataset import read_rows
+from fusebert.formats.hub import packaged_model
 from fusebert.report import Report, Table
 from fusebert.verbs.embed import Settings, Worker, windows
 

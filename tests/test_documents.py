@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 from fusebert.cli.call import app
+from fusebert.cli.legacy import translate
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "native" / "README.md"])
@@ -28,7 +29,9 @@ def test_links_commands_and_targets_exist(document):
         assert target in TARGETS
     for name, rest in re.findall(r"^\s*(?:\.venv/bin/)?fusebert ([a-z][a-z-]*)([^#\n]*)", text, re.MULTILINE):
         assert name in known, name
-        assert set(re.findall(r"(?<= )--?[a-z][a-z0-9-]*", rest)) <= known[name], rest
+        words = translate([name, *rest.split()], lambda _: None)
+        options = {word.partition("=")[0].replace("_", "-") for word in words if re.match("--?[a-z]", word)}
+        assert options <= {"--help", "-h", *known[name]}, rest
 
 
 def test_the_front_page_names_every_command_and_document():

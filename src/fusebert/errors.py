@@ -1,5 +1,10 @@
 """The errors that fusebert raises on purpose, one family: each message is a sentence that names the file or field."""
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
 
 class FusebertError(Exception):
     """Something the user can mend; the message says what and how."""
@@ -11,3 +16,12 @@ class DifferentError(FusebertError):
 
 class UnsupportedError(FusebertError):
     """The input is well formed, but asks for something fusebert does not compute."""
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Names that are similar to one that is missing, as the end of a sentence."""
+    names = list(names)
+    last = name.rpartition("/")[2]
+    found = difflib.get_close_matches(name, names, 3, 0.7) if len(names) < 20_000 else []
+    found = found or [other for other in names if other.rpartition("/")[2] == last][:3]
+    return f"; did you mean {' or '.join(found)}?" if found else ""

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import artifact, huggingface, sentence_transformers
+from fusebert.errors import FusebertError, UnsupportedError, suggest
+from fusebert.formats import artifact, hub, huggingface, sentence_transformers
 from fusebert.formats.files import map_file, read_json
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.tensorflow import read as tensorflow
@@ -191,7 +191,7 @@ def open(path: str | Path | Source) -> Source:
     """The model at a path; a Source is returned as it is."""
     if isinstance(path, Source):
         return path
-    path = Path(path)
+    path = hub.find(str(path)) or Path(path)
     if artifact.is_artifact(path):
         return Artifact(path)
     if tensorflow.is_saved_model(path):
@@ -200,8 +200,19 @@ def open(path: str | Path | Source) -> Source:
         return Checkpoint(path)
     if path.is_file():
         return _file(path)
-    what = "is not a supported model" if path.exists() else "does not exist"
-    raise FusebertError(f"{path} {what}. {_SUPPORTED}")
+    if path.exists():
+        raise FusebertError(f"{path} is not a supported model. {_SUPPORTED}")
+    advice = f"If it is a name on the hub, fetch it first: hf download {path}" if hub.is_name(str(path)) else _SUPPORTED
+    raise FusebertError(f"{path} does not exist{_similar(path)}. {advice}")
+
+
+def _similar(path: Path) -> str:
+    """What a missing path may have meant."""
+    try:
+        names = [str(other) for other in path.parent.iterdir()]
+    except OSError:
+        return ""
+    return suggest(str(path), names)
 
 
 def _file(path: Path) -> Source:

@@ -62,16 +62,16 @@ def test_models_and_engines_at_every_size(tmp_path):
     for table in ("speed", "percentiles_ms"):
         assert [(row["engine"], row["size"], row["threads"]) for row in data[table]] == places
     assert {row["ratio"] for row in data["speed"] if row["engine"] == names[0]} == {1}
-    assert list(data["speed"][0])[3:] == ["mean_ms", "deviation", "qps", "tokens/s", "ratio"]
-    assert list(data["percentiles_ms"][0])[3:] == ["p50", "p75", "p90", "p95", "p99"]
+    assert list(data["speed"][0])[3:] == ["mean_ms", "qps", "tokens/s", "ratio", "noise_%"]
+    assert list(data["percentiles_ms"][0])[3:] == ["deviation", "p50", "p75", "p90", "p95", "p99"]
     assert data["cores"] >= 1
     assert set(data["versions"]) == {"fusebert", "onnxruntime"}
     assert data["cpu"]
 
 
 def test_the_file_is_fastest_first_with_the_usual_columns(model, tmp_path):
-    report = bench([model], (1, 2), (8,), (1,), average_length=3, level=1, **QUICK)
-    (file,) = tmp_path.glob("perf_results_*.txt")  # beside the model
+    report = bench([model], (1, 2), (8,), (1,), tmp_path / "results", average_length=3, level=1, **QUICK)
+    (file,) = tmp_path.glob("results/perf_results_*.txt")
     assert str(file) == report.facts["file"]
     assert re.fullmatch(r"perf_results_CPU_B1-2_S8_\d{8}-\d{6}\.txt", file.name)
     header, *lines = (line.split("\t") for line in file.read_text().splitlines())
@@ -87,6 +87,29 @@ def test_the_file_is_fastest_first_with_the_usual_columns(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FusebertError, match="cannot be written"):
         bench([model], (1,), (8,), (1,), tmp_path / "file", **QUICK)
+
+
+def test_a_file_is_written_only_where_one_is_asked_for(model, tmp_path, monkeypatch):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    before = sorted(tmp_path.rglob("*"))
+    assert bench([model], (1,), (8,), (1,), **QUICK).facts["file"] == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_file_counts_the_calls_that_were_made(model, tmp_path):
+    report = bench([model], (1,), (8,), (1,), tmp_path, samples=7, run_time=0.01, warmup=0.0)
+    header, line = (line.split("\t") for line in (tmp_path / report.facts["file"]).read_text().splitlines())
+    made = dict(zip(header, line, strict=True))
+    assert 1 <= int(made["test_cases"]) <= 7
+    assert int(made["test_times"]) >= 1
+
+
+def test_without_a_model_the_packaged_one_is_measured(run, minilm):
+    shown = json.loads(run("-s", 4, "-n", 1, "-t", 1, "--samples", 1, "--json"))
+    assert shown["models"] == [str(minilm)]
+    assert [row["engine"] for row in shown["speed"]] == ["torch", "fusebert fp32", "fusebert int8"]
+    assert any("No model was given" in note for note in shown["notes"])
 
 
 def test_rates_follow_from_the_mean_and_the_visible_tokens(model, tmp_path):

@@ -396,7 +396,7 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     assert "no input" in run(one, one, *size, "--segment-ids", "nobody", code=2)
     assert "does not exist" in run(one, tmp_path / "nothing", code=2)
     assert json.loads(run(one, tmp_path / "nothing", "--json", code=2))["error"]
-    assert "No such option" in run(one, one, "--use_gpu", code=2)
+    assert "No such option" in run(one, one, "--gpu", code=2)
     checkpoint = make_checkpoint(tmp_path / "checkpoint")
     assert "precision 'fp8' is unknown" in run(checkpoint, checkpoint, "--precision", "fp8", code=2)
     assert "same answers" in run(checkpoint, checkpoint, "--precision", "fp32", "--samples", 4)

@@ -10,6 +10,9 @@ import typer
 app = typer.Typer(
     name="fusebert", help="BERT-family inference on CPUs: optimise a model, check its answers, run it.",
     add_completion=False, pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["--help", "-h"], "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
 )  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]

@@ -9,7 +9,8 @@ from typer.main import get_command
 
 from fusebert.cli import embed, load_test, measurements, models, patterns, serve  # each adds its commands
 from fusebert.cli.app import app
-from fusebert.cli.show import show_error
+from fusebert.cli.legacy import translate
+from fusebert.cli.show import show_error, show_status
 from fusebert.errors import DifferentError, FusebertError
 
 __all__ = ["app", "call", "embed", "load_test", "measurements", "models", "patterns", "serve"]
@@ -18,8 +19,9 @@ __all__ = ["app", "call", "embed", "load_test", "measurements", "models", "patte
 def call(words: Sequence[str]) -> int:
     """Runs a command line as it is typed after `fusebert`."""
     as_json = "--json" in words
+    known = translate(words, show_status) or ["--help"]
     try:
-        return int(get_command(app).main(list(words) or ["--help"], "fusebert", standalone_mode=False) or 0)
+        return int(get_command(app).main(known, "fusebert", standalone_mode=False) or 0)
     except DifferentError as error:
         show_error(str(error), as_json)
         return 1

@@ -18,7 +18,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0}
 
 @app.command("load-test", epilog="Example: fusebert load-test http://127.0.0.1:8080 --rate 500 --duration 30s")
 def load_test(
-    url: Annotated[str, typer.Argument(help="The server: http://HOST:PORT.")],
+    url: Annotated[str, typer.Argument(help="The server: http://HOST:PORT.")] = "http://127.0.0.1:8080",
     protocol: Annotated[
         str | None,
         typer.Option(help="embed, predict, rerank, openai or oip; default: embed, or predict for a classifier."),

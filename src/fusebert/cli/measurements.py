@@ -78,7 +78,9 @@ def compare(
 
 
 # What bench takes.
-Models = Annotated[list[Path], typer.Argument(help="Models of any kind; each is run by its own framework.")]
+Models = Annotated[
+    list[Path] | None, typer.Argument(help="Models of any kind, each run by its own framework; default: one to try.")
+]
 BatchSizes = Annotated[
     list[str] | None, typer.Option("--batch-size", "-b", help="Sequences in a batch, several as 1,8.")
 ]
@@ -113,7 +115,7 @@ RandomLength = Annotated[
 ]
 OptLevel = Annotated[int, typer.Option(help="ONNX Runtime's optimisation: 0, 1, 2 or 99.")]
 ResultsFolder = Annotated[
-    Path | None, typer.Option(help="Folder for perf_results_*.txt; default: beside the first model.")
+    Path | None, typer.Option(help="Folder for a file of the results, perf_results_*.txt; default: none is written.")
 ]
 
 
@@ -132,7 +134,7 @@ def _whole_numbers(words: list[str] | None) -> tuple[int, ...]:
 
 @app.command(epilog="Example: fusebert bench model.onnx optimized.onnx -b 1,8 -s 128 --precision fp32,int8")
 def bench(
-    models: Models,
+    models: Models = None,
     batch_size: BatchSizes = None,
     sequence_length: SequenceLengths = None,
     threads: ThreadCounts = None,
@@ -165,7 +167,7 @@ def bench(
     batches, lengths, counts = (_whole_numbers(words) for words in (batch_size, sequence_length, threads))
     told = tell(input_ids, input_mask, segment_ids, fill)
     report = work(
-        models, batches, lengths, counts, output_dir, True,
+        models or (), batches, lengths, counts, output_dir, True,
         samples=samples, test_times=test_times, run_time=run_time, warmup=warmup, inclusive=inclusive,
         average_length=average_sequence_length, random_length=random_sequence_length,
         precisions=precisions, traced=traced, level=opt_level, seed=seed, inputs=told,
@@ -175,7 +177,10 @@ def bench(
 
 @app.command(epilog="Example: fusebert accuracy ./my-classifier --task mrpc --data dev.tsv --precision fp32,int8")
 def accuracy(
-    models: Annotated[list[Path], typer.Argument(help="Models of any kind; the first one is the baseline.")],
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Models of any kind; the first one is the baseline; default: one to try."),
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="mrpc, sst2, stsb, or a file of your own: text, perhaps text2, label.")
     ] = None,
@@ -211,7 +216,7 @@ def accuracy(
     precisions = _parts(precision) or None
     told = tell(input_ids, input_mask, segment_ids, fill)
     report = work(
-        models, task, data, samples, csv, overwrite, True, precisions=precisions, batch_size=batch_size,
+        models or (), task, data, samples, csv, overwrite, True, precisions=precisions, batch_size=batch_size,
         threads=threads, tokenizer=tokenizer, max_length=max_length, pooling=pooling, inputs=told,
         in_torch=in_torch,
     )  # fmt: skip

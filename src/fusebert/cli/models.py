@@ -44,7 +44,7 @@ def optimize(
     ] = None,
     num_heads: Annotated[int | None, typer.Option(help="Fail unless the encoder has this many heads.")] = None,
     hidden_size: Annotated[int | None, typer.Option(help="Fail unless the encoder is this wide.")] = None,
-    gpu_only: Annotated[bool, typer.Option("--gpu-only", help="Stock kernels: tanh GELU for every GELU.")] = False,
+    fast_gelu: Annotated[bool, typer.Option("--fast-gelu", help="Stock kernels: tanh GELU for every GELU.")] = False,
     input_int32: Annotated[bool, typer.Option("--input-int32", help="ONNX: int64 ids and masks become int32.")] = False,
     float16: Annotated[
         bool, typer.Option("--float16", help="ONNX: weights and graph in halves; inputs and outputs keep their types.")
@@ -53,7 +53,6 @@ def optimize(
         int | None, typer.Option(min=1, help="ONNX: fix the input length; default: any.")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more of what was found and replaced.")] = False,
-    model_type: Annotated[str | None, typer.Option(help="Not needed: the exporter is found out.", hidden=True)] = None,
     ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
@@ -68,11 +67,8 @@ def optimize(
     """Optimise a model, and check that its answers stay within tolerance."""
     from fusebert.verbs.optimize import optimize as work
 
-    if model_type not in (None, "bert", "bert_tf", "bert_keras"):
-        raise typer.BadParameter(f"{model_type!r} is none of bert, bert_tf, bert_keras", param_hint="--model-type")
-
     options = {
-        "head": head, "padding": padding, "threads": threads, "fast_gelu": gpu_only, "int32": input_int32,
+        "head": head, "padding": padding, "threads": threads, "fast_gelu": fast_gelu, "int32": input_int32,
         "ranges": ranges, "float16": float16, "length": sequence_length,
         "expected": {"heads": num_heads, "hidden": hidden_size},
         "inputs": tell(input_ids, input_mask, segment_ids, fill),

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from fusebert.cli.app import Json, app
 from fusebert.cli.show import show, show_text
 
-
-class Listing(TyperCommand):
-    """A command whose options -s, -b and -B take several names: -b a b means -b a -b b."""
-
-    _lists = ("-s", "--seed-nodes", "-b", "--barrier-nodes", "-B", "--barrier-ops")
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parses the arguments with the option repeated before each of its names."""
-        spread: list[str] = []
-        option, first = "", False
-        for word in args:
-            if word.startswith("-"):
-                option, first = (word, True) if word in self._lists else ("", False)
-            elif option and not first:
-                spread.append(option)
-            else:
-                first = False
-            spread.append(word)
-        return super().parse_args(ctx, spread)
-
-
 TensorFlowModel = Annotated[Path, typer.Argument(help="A SavedModel folder, its saved_model.pb, or a frozen graph.")]
 MetaGraph = Annotated[int, typer.Option("--meta-graph", "-m", min=0, help="Which meta graph of a SavedModel.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing output of the same kind.")]
-Log = Annotated[str, typer.Option("--log", "-l", hidden=True, help="Accepted for compatibility; has no effect.")]
 
 
-@app.command(
-    cls=Listing, epilog="Example: fusebert extract-pattern MODEL -s layer_11/add_1 -b embed mask -B Const -o p.pb"
-)
+@app.command(epilog="Example: fusebert extract-pattern MODEL -s layer_11/add_1 -b embed mask -B Const -o p.pb")
 def extract_pattern(
     model: TensorFlowModel,
     output: Annotated[
@@ -59,20 +34,13 @@ def extract_pattern(
     function: Annotated[str | None, typer.Option("--function", "-f", help="Extract from this function.")] = None,
     meta_graph: MetaGraph = 0,
     overwrite: Overwrite = False,
-    log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
     """Extract a pattern from a TensorFlow model: all nodes between the barrier nodes and the seed nodes."""
     from fusebert.recipes.extract import extract_pattern as work
 
-    _check_log(log)
     given = (seed_nodes or [], barrier_nodes or [], barrier_ops or [])
     show(work(model, output, *given, function, meta_graph, overwrite), as_json)
-
-
-def _check_log(level: str) -> None:
-    if level not in ("DEBUG", "INFO", "WARN", "ERROR", "CRITICAL", "FATAL"):
-        raise typer.BadParameter(f"unknown level {level!r}; use DEBUG, INFO, WARN, ERROR or FATAL", param_hint="--log")
 
 
 @app.command(epilog="Example: fusebert make-recipe pattern.pb recipe.pb --model MODEL")
@@ -134,14 +102,12 @@ def replace_pattern(
         bool, typer.Option("--force", help="Accept a node that does not compute what the pattern does.")
     ] = False,
     overwrite: Overwrite = False,
-    log: Log = "WARN",
     as_json: Json = False,
 ) -> None:
     """Replace every occurrence of a recipe's pattern in a TensorFlow model by its node."""
     from fusebert.recipes.equivalence import Attributes
     from fusebert.recipes.replace import replace_pattern as work
 
-    _check_log(log)
     attributes = Attributes(ignore_attr or (), compare_attr or ())
     given = (model, recipe, output, meta_graph, attributes, explain, force, verify, prune, overwrite)
     show(work(*given), as_json)
@@ -181,16 +147,12 @@ def configure_op(
     padding: Annotated[str | None, typer.Option(help="Masked positions: compute, skip or first.")] = None,
     threads: Annotated[int | None, typer.Option(min=0, help="Threads of the op; 0: all available cores.")] = None,
     overwrite: Overwrite = False,
-    bert_op_lib: Annotated[Path | None, typer.Option(hidden=True, help="Not needed: nothing is run.")] = None,
-    log: Annotated[str, typer.Option("--log", hidden=True, help="Accepted; has no effect.")] = "INFO",
     as_json: Json = False,
 ) -> None:
     """Set attributes of every Bert node in a TensorFlow model, and check them. -h is --hidden-size here, not help."""
     from fusebert.recipes.configure import Settings
     from fusebert.recipes.configure import configure_op as work
 
-    del bert_op_lib
-    _check_log(log)
     settings = Settings(
         mask_type, quantization, bfloat16, layers, hidden_size, num_attention_heads, intermediate_size, max_seq_len,
         activation, calibrate, quant_factors_path, epsilon, padding, threads,

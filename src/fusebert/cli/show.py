@@ -57,12 +57,12 @@ def _draw(report: Report) -> str:
     with console.capture() as drawn:
         console.print(Text(report.title, "bold"))
         if report.facts:
-            console.print(_grid(report.facts))
+            console.print(_grid(report.facts), soft_wrap=True)
         for table in report.tables:
             if len(table.columns) > _WIDEST:
                 for row in table.rows:
                     console.print(Text(table.title.replace("_", " "), "italic"))
-                    console.print(_grid(dict(zip(table.columns, row, strict=True))))
+                    console.print(_grid(dict(zip(table.columns, row, strict=True))), soft_wrap=True)
                 continue
             if not table.rows:
                 continue
@@ -78,15 +78,12 @@ def _draw(report: Report) -> str:
 
 
 def _grid(facts: Mapping[str, Any]) -> Any:
-    """Names and values under each other; what is empty is left out."""
-    from rich.table import Table
+    """Names and values under each other; what is empty is left out. Lines stay whole, so that a name can be copied."""
     from rich.text import Text
 
-    grid = Table.grid(padding=(0, 2))
-    for name, value in facts.items():
-        if shown := text(value):
-            grid.add_row(f"  {name.replace('_', ' ')}", Text(shown))
-    return grid
+    rows = [(name.replace("_", " "), shown) for name, value in facts.items() if (shown := text(value))]
+    width = max((len(name) for name, _ in rows), default=0)
+    return Text("\n".join(f"  {name:{width}}  {shown}" for name, shown in rows))
 
 
 def show_status(sentence: str) -> None:

@@ -18,6 +18,7 @@ from fusebert.engine.pooling import check_pooling
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats import write
+from fusebert.formats.hub import packaged_model
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.predictions import Form, answer, batches, find_form, longest, tokenizer_folder
@@ -33,6 +34,8 @@ from fusebert.values.precision import precision as named_precision
 BATCH_SIZE = 32
 _SETTINGS = ("task", "samples", "batch_size", "isa")  # the last columns of the CSV file
 _LONGEST_LINE = 1 << 12
+_ONE_TO_TRY = ["No model was given: this is the packaged one, all-MiniLM-L6-v2."]
+_PAIRS_TO_TRY = ["No texts were given: these are built-in pairs, to try it, not to judge by; see --task and --data."]
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Settings:
 
 
 def accuracy(
-    models: Sequence[str | Path],
+    models: Sequence[str | Path] = (),
     task: str | Path | None = None,
     data: str | Path | None = None,
     samples: int | None = None,
@@ -81,7 +84,7 @@ def accuracy(
     **settings: Any,
 ) -> Report:
     """Scores each model by its own framework and, in each precision, by fusebert; the first is what the others are
-    compared with.
+    compared with. Without models the packaged one is scored, and without texts on built-in pairs, to try it.
 
     task, data: "mrpc", "sst2" or "stsb" and its file, or a file of your own. samples: all, or so many, taken evenly.
     precisions: all four for a single model, none for several, unless given.
@@ -91,9 +94,10 @@ def accuracy(
     wanted = Settings(**settings)
     if csv_file is not None:
         write.check(Path(csv_file), _is_csv if overwrite else None)
-    sources = [open(path) for path in dict.fromkeys(map(Path, models))]
+    sources = [open(path) for path in dict.fromkeys(map(str, models or [packaged_model()]))]
     chosen = find_task(task, data).spread(samples)
     engines = _Engines(sources, wanted)
+    engines.notes += _ONE_TO_TRY[: not models] + _PAIRS_TO_TRY[: task is data is None]
     exam = _Exam(chosen, sources, wanted)
     with progress("scoring", len(chosen.texts) * engines.most, show_progress) as advance:
         for source, runner in engines:
@@ -114,8 +118,6 @@ class _Engines:
     """Runners to be scored, opened one after the other; `notes` say which were left out, and why."""
 
     def __init__(self, sources: Sequence[Source], wanted: Settings) -> None:
-        if not sources:
-            raise FusebertError("there is no model to score")
         self._sources, self._wanted = sources, wanted
         everything = PRECISIONS if len(sources) == 1 else ()
         self._precisions = list(everything if wanted.precisions is None else dict.fromkeys(wanted.precisions))

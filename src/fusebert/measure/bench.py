@@ -20,7 +20,7 @@ import numpy as np
 
 from fusebert.engine.native import cores, isa
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats import write
+from fusebert.formats import hub, write
 from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.runners import OnnxRuntime, Runner, open_runner, open_told
 from fusebert.measure.samples import Sample, Source, pad_to_lengths
@@ -31,6 +31,7 @@ from fusebert.source import Artifact, Checkpoint, GraphSource, TensorFlowSource,
 _USUAL = (1, 128)  # sequences, length
 _UNKNOWN_VOCABULARY = 100
 _TURNS = 10  # at most
+_NOISY = 50  # percent
 _FILE_COLUMNS = (
     "Latency(ms)", "Latency_P50", "Latency_P75", "Latency_P90", "Latency_P95", "Latency_P99", "Throughput(QPS)",
     "model", "graph_optimization_level", "intra_op_num_threads", "batch_size", "sequence_length", "test_cases",
@@ -81,9 +82,14 @@ class Measured:
         """Sequences in a second."""
         return self.batch * 1000 / self.timing.mean
 
+    @property
+    def noise(self) -> float:
+        """How much longer than the median one of ten calls takes, in percent."""
+        return 100 * (self.timing.p90 / self.timing.p50 - 1)
+
 
 def bench(
-    models: Sequence[str | Path],
+    models: Sequence[str | Path] = (),
     batch_sizes: Sequence[int] = (),
     sequence_lengths: Sequence[int] = (),
     threads: Sequence[int] = (),
@@ -92,29 +98,37 @@ def bench(
     **more: Any,
 ) -> Report:
     """Measures each model by its own framework and, in `precisions`, by fusebert, at every size and number of threads.
+    Without models it measures the packaged one, and that in fp32 and int8 too.
 
     batch_sizes, sequence_lengths: 1 and 128, or what a model insists on, unless given. threads: all usable cores.
     samples, test_times: different batches, and how often each is run (0: about a thousand calls in all); or run_time,
     seconds for each engine and size. warmup: seconds before. inclusive: counts the time to convert the inputs.
     average_length, random_length: visible tokens of a sequence, and whether they vary. precisions: fusebert beside.
     traced: for checkpoints traced and frozen torch beside, with its own encoder and with ours.
-    level: ONNX Runtime's optimisation. seed, inputs: as in compare. output_dir: where the file goes; else beside the
-    first model."""
-    settings = _checked(Settings(tuple(map(str, models)), tuple(batch_sizes), tuple(sequence_lengths), **more))
+    level: ONNX Runtime's optimisation. seed, inputs: as in compare. output_dir: a folder for a file of the results, as
+    ONNX Runtime's perf test writes it; else there is none."""
+    given = tuple(str(hub.find(str(path)) or path) for path in models or [hub.packaged_model()])
+    settings = _checked(Settings(given, tuple(batch_sizes), tuple(sequence_lengths), **more))
+    if not models and not settings.precisions:
+        settings = replace(settings, precisions=("fp32", "int8"))
     counts = tuple(threads) or (cores(),)
     if min(counts) < 1:
         raise FusebertError(f"threads must be at least 1, not {min(counts)}")
     measured: list[Measured] = []
     busy = os.getloadavg()[0]
     notes = dict.fromkeys([f"The machine was busy before: load {busy:.1f} on {cores()} cores."] * (busy > cores() / 2))
+    notes |= dict.fromkeys(["No model was given: this is the packaged one, all-MiniLM-L6-v2."] * (not models))
     for count in counts:
         alone = len(counts) > 1 or _tensorflow_runs(settings.models)
         found, told = (_in_own_process if alone else measure)(settings, count, show_progress)
         measured += found
         notes |= dict.fromkeys(told)
-    file, note = _write(settings, measured, output_dir)
+    file = "" if output_dir is None else _write(settings, measured, Path(output_dir))
     facts = {"models": settings.models, **_machine(measured), "calls": _calls(settings), "file": file}
-    return Report("fusebert bench", facts, _tables(measured, _short_names(settings.models)), (*notes, *note))
+    noisy = [f"{m.engine}, {m.batch}x{m.length}" for m in measured if m.noise > _NOISY]
+    if noisy:
+        notes[f"Measured in noise, so that ratios say little: {'; '.join(noisy)}."] = None
+    return Report("fusebert bench", facts, _tables(measured, _short_names(settings.models)), tuple(notes))
 
 
 def measure(settings: Settings, threads: int, show: bool = False) -> tuple[list[Measured], list[str]]:
@@ -148,8 +162,6 @@ def _in_own_process(settings: Settings, threads: int, show: bool) -> tuple[list[
 
 
 def _checked(settings: Settings) -> Settings:
-    if not settings.models:
-        raise FusebertError("there is no model to measure")
     least = {"batch_size": settings.batch_sizes, "sequence_length": settings.sequence_lengths,
              "samples": (settings.samples,), "average_length": (settings.average_length or 1,)}  # fmt: skip
     for name, values in least.items():
@@ -177,7 +189,7 @@ def _runners(settings: Settings, threads: int, notes: list[str]) -> Iterator[Run
         traced = settings.traced and isinstance(source, Checkpoint)
         if traced:
             yield open_runner(source, None, threads, traced=True)
-        for precision in settings.precisions:
+        for precision in settings.precisions or ("fp32",) * traced:
             try:
                 if traced:
                     yield open_runner(source, precision, threads, traced=True, in_torch=True)
@@ -271,30 +283,28 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 
 
 def _tables(measured: Sequence[Measured], names: Mapping[str, str]) -> tuple[Table, Table]:
-    """Speed, and the spread of it; ratios are to the first engine at the same setting."""
+    """Speed, and the spread of it; ratios are of medians, to the first engine at the same setting."""
     first: dict[tuple[int, int, int], float] = {}
     speed, spread = [], []
     for m in measured:
         t = m.timing
         setting = m.threads, m.batch, m.length
-        ratio = first.setdefault(setting, t.mean) / t.mean
+        ratio = first.setdefault(setting, t.p50) / t.p50
         model, by, how = m.engine.rpartition(" by ")
         place = f"{names.get(model, model)}{by}{how}".removeprefix(" by "), f"{m.batch}x{m.length}", m.threads
         per_second = round(m.qps, 1), round(m.tokens * 1000 / t.mean)
-        speed.append((*place, round(t.mean, 3), round(t.deviation, 3), *per_second, round(ratio, 2)))
-        spread.append((*place, *(round(p, 3) for p in (t.p50, t.p75, t.p90, t.p95, t.p99))))
+        speed.append((*place, round(t.mean, 3), *per_second, round(ratio, 2), round(m.noise)))
+        spread.append((*place, round(t.deviation, 3), *(round(p, 3) for p in (t.p50, t.p75, t.p90, t.p95, t.p99))))
     columns = "engine", "size", "threads"
     return (
-        Table("speed", (*columns, "mean_ms", "deviation", "qps", "tokens/s", "ratio"), tuple(speed)),
-        Table("percentiles_ms", (*columns, *(f"p{p}" for p in PERCENTILES)), tuple(spread)),
+        Table("speed", (*columns, "mean_ms", "qps", "tokens/s", "ratio", "noise_%"), tuple(speed)),
+        Table("percentiles_ms", (*columns, "deviation", *(f"p{p}" for p in PERCENTILES)), tuple(spread)),
     )
 
 
-def _write(
-    settings: Settings, measured: Sequence[Measured], output_dir: str | Path | None
-) -> tuple[str, tuple[str, ...]]:
-    """Writes the file, fastest first; returns where it is, or why it is not there."""
-    folder = Path(settings.models[0]).resolve().parent if output_dir is None else Path(output_dir)
+def _write(settings: Settings, measured: Sequence[Measured], folder: Path) -> str:
+    """Writes the file, fastest first, and tells where it is. Every engine ran each sample so often, as near as whole
+    numbers tell."""
     sizes = {name: "-".join(dict.fromkeys(str(getattr(m, name)) for m in measured)) for name in ("batch", "length")}
     name = f"perf_results_CPU_B{sizes['batch']}_S{sizes['length']}_{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (folder / f"{name}{f'_{number}' if number > 1 else ''}.txt" for number in range(1, sys.maxsize))
@@ -304,16 +314,12 @@ def _write(
         t = m.timing
         numbers = [f"{n:.2f}" for n in (t.mean, t.p50, t.p75, t.p90, t.p95, t.p99, m.qps)]
         average = settings.average_length or round(m.tokens / m.batch)
-        rest = (m.engine, m.level, m.threads, m.batch, m.length, settings.samples, settings.times, False, False)
+        cases = min(settings.samples, t.calls)
+        rest = (m.engine, m.level, m.threads, m.batch, m.length, cases, round(t.calls / cases), False, False)
         lines.append("\t".join([*numbers, *map(str, (*rest, average, settings.random_length))]))
-    try:
-        with write.file(file) as opened:
-            opened.write(("\n".join(lines) + "\n").encode())
-    except FusebertError as error:
-        if output_dir is not None:
-            raise
-        return "", (f"{error}; --output-dir names another folder.",)
-    return str(file), ()
+    with write.file(file) as opened:
+        opened.write(("\n".join(lines) + "\n").encode())
+    return str(file)
 
 
 def _calls(settings: Settings) -> str:

@@ -1,4 +1,5 @@
-"""Sentences to compare models on where the user gives no texts: of all lengths, with names, numbers and questions."""
+"""Sentences to compare models on where the user gives no texts: of all lengths, with names, numbers and questions. And
+pairs of them, rated by how much they say the same, to try `accuracy` with."""
 
 SENTENCES = (
     "Yes.",
@@ -26,4 +27,38 @@ SENTENCES = (
     "My order number is 4471-B. I was charged twice. Please refund one of the payments.",
     "No refunds.",
     "The bridge, built in 1891 and closed for repairs in 2019, will open to cyclists this summer.",
+)
+
+# From 0, about nothing in common, to 5, the same.
+PAIRS = (
+    ("A boy is kicking a ball in the yard.", "A child plays with a ball outside.", 4.0),
+    ("A boy is kicking a ball in the yard.", "The yard was sold last year.", 0.8),
+    ("She closed the window because it was cold.", "It was cold, so she shut the window.", 5.0),
+    ("She closed the window because it was cold.", "She opened the window because it was warm.", 2.2),
+    ("The meeting was moved to Thursday.", "The meeting will be on Thursday instead.", 4.8),
+    ("The meeting was moved to Thursday.", "The meeting was cancelled.", 2.4),
+    ("The meeting was moved to Thursday.", "Thursday's soup is made of beans.", 0.5),
+    ("Two dogs are running along the beach.", "A pair of dogs runs on the sand by the sea.", 4.6),
+    ("Two dogs are running along the beach.", "A cat sleeps on the sofa.", 0.6),
+    ("Two dogs are running along the beach.", "Three dogs are swimming in a lake.", 2.6),
+    ("The price of oil rose by four percent.", "Oil became four percent more expensive.", 4.9),
+    ("The price of oil rose by four percent.", "The price of oil fell by four percent.", 3.0),
+    ("The price of oil rose by four percent.", "Olive oil is good for salads.", 0.8),
+    ("He plays the violin in an orchestra.", "He is a musician.", 3.2),
+    ("He plays the violin in an orchestra.", "He is an orchestra's violinist.", 4.8),
+    ("He plays the violin in an orchestra.", "The train was late again.", 0.0),
+    ("How do I change my password?", "I forgot my password. How can I set a new one?", 3.8),
+    ("How do I change my password?", "Where can I park my car?", 0.2),
+    ("The film is far too long and rather dull.", "A boring movie that never seems to end.", 4.4),
+    ("The film is far too long and rather dull.", "The film is short and full of surprises.", 1.6),
+    ("Heavy rain flooded several streets in the old town.", "Streets in the old town are under water.", 4.3),
+    ("Heavy rain flooded several streets in the old town.", "The old town has many narrow streets.", 1.4),
+    ("Heavy rain flooded several streets in the old town.", "The weather will be dry and sunny.", 1.0),
+    ("Mix the flour with two eggs.", "Stir two eggs into the flour.", 4.7),
+    ("Mix the flour with two eggs.", "Boil the eggs for ten minutes.", 1.6),
+    ("Mix the flour with two eggs.", "The court will decide in June.", 0.0),
+    ("The company hired fifty engineers.", "The firm took on fifty new engineers.", 4.9),
+    ("The company hired fifty engineers.", "The company dismissed half of its engineers.", 1.9),
+    ("A woman reads a book on a bench.", "Someone sits on a bench with a book.", 4.0),
+    ("A woman reads a book on a bench.", "Children are painting a wall.", 0.5),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError
-from fusebert.measure.sentences import SENTENCES
+from fusebert.measure.sentences import PAIRS, SENTENCES
 from fusebert.ops.graph import Array
 
 NAMES = ("mrpc", "sst2", "stsb")
@@ -57,7 +57,10 @@ class Task:
 
 
 def find_task(task: str | Path | None, data: str | Path | None) -> Task:
-    """The task that a user names: one of NAMES with its file, or a file alone."""
+    """The task that a user names: one of NAMES with its file, or a file alone; built-in pairs, if nothing is named."""
+    if task is None and data is None:
+        first, second, rated = zip(*PAIRS, strict=True)
+        return Task("built-in pairs", tuple(zip(first, second, strict=True)), tuple(map(str, rated)), "values")
     if task is not None and str(task) not in NAMES:
         if data is not None and Path(data) != Path(task):
             raise FusebertError(f"unknown task {str(task)!r}; use {', '.join(NAMES)} or a file (then omit the data)")

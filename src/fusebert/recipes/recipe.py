@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, suggest
 from fusebert.formats.tensorflow.bert_op import OPS, OUTPUTS, PER_LAYER, check_node, settings_of
 from fusebert.formats.tensorflow.messages import message
-from fusebert.formats.tensorflow.scope import Edge, read_nodes, suggest
+from fusebert.formats.tensorflow.scope import Edge, read_nodes
 from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.formats.tensorflow.types import STRING
 from fusebert.recipes.derive import derive

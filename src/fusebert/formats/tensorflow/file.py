@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, suggest
 from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.protobuf.wire import Payload, fill
@@ -23,7 +23,7 @@ from fusebert.formats.tensorflow.read import (
     is_saved_model,
     saved_model_graph,
 )
-from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope, suggest
+from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope
 from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.write import Kind
 from fusebert.ops.graph import Graph

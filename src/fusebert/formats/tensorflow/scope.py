@@ -3,12 +3,11 @@ other, and which nodes must stay because something outside names them."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, suggest
 from fusebert.formats.tensorflow.bert_op import OUTPUTS
 
 # Operations with several named outputs: where each begins. All others have one, which may be a list.
@@ -125,15 +124,6 @@ class Scope:
         if name not in self.nodes and name not in self.arguments:
             similar = suggest(name, [*self.nodes, *self.arguments])
             raise FusebertError(f"{what} {name!r} is not in {self.where}{similar}")
-
-
-def suggest(name: str, names: Iterable[str]) -> str:
-    """Names that are similar to one that is missing, as the end of a sentence."""
-    names = list(names)
-    last = name.rpartition("/")[2]
-    found = difflib.get_close_matches(name, names, 3, 0.7) if len(names) < 20_000 else []
-    found = found or [other for other in names if other.rpartition("/")[2] == last][:3]
-    return f"; did you mean {' or '.join(found)}?" if found else ""
 
 
 def read_nodes(messages: Iterable[Any], where: str) -> dict[str, Node]:
