@@ -31,6 +31,7 @@ from fusebert.match.findings import (
 )
 from fusebert.match.inline import inline
 from fusebert.match.mask import computed, hiding_value
+from fusebert.match.quantized import unround
 from fusebert.match.translate import translate
 from fusebert.match.trials import inputs_that_matter
 
@@ -73,4 +74,5 @@ __all__ = [
     "read_endings",
     "shown_as_is",
     "translate",
+    "unround",
 ]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fusebert.measure.difference import Difference, Tolerance
 from fusebert.measure.inputs import Told, UnknownInputError
 from fusebert.measure.pairing import Judge, Questions, Sizes
 from fusebert.measure.predictions import tokenizer_folder
+from fusebert.measure.rounding import NEARER, POLICY, Rounding, is_rounded, truth_of
 from fusebert.measure.runners import Fusebert, Runner, open_told
 from fusebert.measure.tasks import Task, find_task
 from fusebert.measure.texts import Texts
@@ -38,6 +40,7 @@ _OWN = (
     "by up to {}."
 )
 _ALLOWED = "Padding positions differ; they are ignored."
+_MOST_TRUTHS = 8  # samples; the truth is slow
 _NOT_COUNTED = "; hidden positions, which do not count, differ"
 
 
@@ -78,7 +81,8 @@ def compare(baseline: Compared, other: Compared, show_progress: bool = False, **
     A Model is run as it is; a path by its framework: an ONNX file, a SavedModel, a frozen graph, a checkpoint or an
     artifact. Where TensorFlow is missing, fusebert computes its graphs. `precision` makes fusebert run the other one.
     A framework that rewrites graphs may change answers by it, as TensorFlow does on some processors: models that
-    differ are judged by their graphs as they are written, and the notes tell both distances.
+    differ are judged by their graphs as they are written, and the notes tell both distances. Where the baseline rounds
+    to 8 bits, `rounding` tells how near both are to the same graph without rounding, and nearer is good enough.
     batch_size, sequence_length, samples: 1, 128 and 100 once one of them is given; else a few batches of many sizes.
     rtol, atol: 1e-3 and 1e-4 if one is given or both models compute in fp32; else the precision has tolerances.
     inputs: names of the inputs by role (ids, mask, types), for a model that has them; else they are found. And numbers
@@ -99,7 +103,29 @@ def compare(baseline: Compared, other: Compared, show_progress: bool = False, **
                 if one is not rewritten:
                     own += _judge(one, rewritten, tolerance, questions, show_progress).visible
             judge = _judge(plain[0], plain[1], tolerance, questions, show_progress) if own else judge
-        return _conclude(first, second, tolerance, questions, judge, own)
+        rounding = None
+        if tolerance.precision is not None and is_rounded(models[0]):
+            try:
+                rounding = _rounding(models, first, second, tolerance, wanted)
+            except FusebertError as error:
+                questions.notes.append(f"{POLICY} That truth is not known here: {error}.")
+        return _conclude(first, second, tolerance, questions, judge, own, rounding)
+
+
+def _rounding(
+    models: Sequence[Opened], first: Runner, second: Runner, tolerance: Tolerance, wanted: Settings
+) -> Rounding:
+    """An 8-bit graph and the other model against the graph without rounding, on a few samples."""
+    assert isinstance(models[0], GraphSource)
+    truth = truth_of(models[0], first)
+    questions = _questions(models, truth, second, wanted)
+    pairs = (truth, first), (truth, second), (first, second)
+    judges = [Judge(one, other, tolerance, questions) for one, other in pairs]
+    for sample in islice(questions.samples(), _MOST_TRUTHS):
+        for judge in judges:
+            judge.ask(sample)
+    original, result, between = (judge.visible for judge in judges)
+    return Rounding(original, result, between)
 
 
 def _questions(models: Sequence[Opened], first: Runner, second: Runner, wanted: Settings) -> Questions:
@@ -164,14 +190,21 @@ def _conclude(
     questions: Questions,
     judge: Judge,
     own: Sequence[Difference],
+    rounding: Rounding | None,
 ) -> Comparison:
     """`own` is what a framework's rewriting changes; if there is any, `judge` has seen graphs as they are written."""
     visible, hidden = judge.visible, judge.hidden
-    wrong = [*judge.missing, *judge.faults]
+    if rounding is not None:
+        rounding = replace(rounding, decides=bool(judge.faults))
+    nearer = rounding is not None and rounding.decides and not rounding.farther
+    wrong = [*judge.missing, *([] if nearer else judge.faults)]
     samples = sum(judge.paddings.values())
     ignored = any(d.over for d in hidden)
     if wrong:
+        wrong += rounding.farther if rounding else []
         verdict = f"different answers: {'; '.join(wrong)}"
+    elif nearer:
+        verdict = f"{NEARER}, whose answers are approximations: {samples} samples"
     else:
         verdict = (
             f"same answers: {samples} samples within {tolerance.short}{' of the unoptimised graph' if own else ''}"
@@ -186,6 +219,7 @@ def _conclude(
         "tolerance": str(tolerance),
         "inputs": {role: given.name for role, given in first.inputs.items()},
     }
+    facts |= {"policy": POLICY} if rounding else {}
     told = dict.fromkeys((*first.notes, *second.notes))
     if own:
         distances = [short(max(d.worst for d in differences)) for differences in (own, visible)]
@@ -193,7 +227,7 @@ def _conclude(
         told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if ignored else [])]
     title = f"{first.name} against {second.name}"
-    return Comparison(visible, hidden, not wrong, title, facts, notes, second.framework)
+    return Comparison(visible, hidden, not wrong, title, facts, notes, second.framework, rounding)
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from fusebert.measure.difference import Difference, tables
+from fusebert.measure.rounding import NEARER, POLICY, Rounding
 from fusebert.report import Report, Table
 
 
 class Comparison(list[Difference]):
     """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
-    `run_by` who ran the other model, and `facts` and `notes` are what else there is to say."""
+    `run_by` who ran the other model, and `facts` and `notes` are what else there is to say; `rounding` is there where
+    the baseline is an 8-bit graph."""
 
     def __init__(
         self,
@@ -24,10 +26,22 @@ class Comparison(list[Difference]):
         facts: Mapping[str, Any],
         notes: Sequence[str],
         run_by: str,
+        rounding: Rounding | None = None,
     ) -> None:
         super().__init__(visible)
         self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
-        self.run_by = run_by
+        self.run_by, self.rounding = run_by, rounding
+
+    @property
+    def verdict(self) -> dict[str, str]:
+        """What to say of a model that may replace the baseline, as facts of a report."""
+        if self.rounding is None:
+            return {"verdict": "same answers within tolerance"}
+        return {"verdict": NEARER if self.rounding.decides else "same answers within tolerance", "policy": POLICY}
+
+    def tables(self, title: str = "differences") -> tuple[Table, ...]:
+        """How near the outputs are; and how near to the truth, where the baseline only approximates it."""
+        return *tables(self, title), *([self.rounding.table()] if self.rounding else [])
 
     def report(self) -> Report:
         """Everything, to be shown."""
@@ -37,7 +51,7 @@ class Comparison(list[Difference]):
             for d in differences
         )
         columns = ("output", "at", "worst", "mean", "over", "nan", "failed")
-        shown = Table("outputs", columns, rows), *tables(self, "closeness")
+        shown = Table("outputs", columns, rows), *self.tables("closeness")
         return Report(self.title, {**self.facts, "same": self.same}, shown, tuple(self.notes))
 
 

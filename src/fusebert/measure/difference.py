@@ -74,6 +74,19 @@ class Difference:
     not_finite: int = 0
     failed: int = 0
 
+    @property
+    def measure(self) -> str:
+        """What `distance` is."""
+        names = {"vector": "1 - mean cosine", "labels": "share of flips"}
+        return names.get(self.kind.name, "usual error / usual number")
+
+    @property
+    def distance(self) -> float:
+        """How far apart the two are, in one number."""
+        if self.kind.name == "vector":
+            return 1 - self.mean_cosine
+        return self.flips / (self.decisions or 1) if self.kind.name == "labels" else self.relative_error
+
     def faults(self, precision: str) -> Iterator[str]:
         """What is beyond a precision's limits."""
         limit, name = LIMITS[precision], self.output

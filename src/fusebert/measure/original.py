@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from fusebert.engine.model import Model
+from fusebert.match import unround
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.inputs import Input, fill, sizes_of
 from fusebert.measure.kinds import POSITIONS, kind_of
@@ -17,9 +18,9 @@ from fusebert.source import GraphSource
 
 
 def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
-    """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy: of the
-    outputs that both have, or else of the encoder's rows."""
-    original, assembled = source.finding.translated, source.assembled
+    """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy, without
+    rounding to 8 bits: of the outputs that both have, or else of the encoder's rows."""
+    original, assembled = unround(source.finding.translated).graph, source.assembled
     places = dict(assembled.outputs)
     wanted = {name: original.outputs[place] for name, place in places.items()} or {"encoder": assembled.encoder_output}
     original = replace(original, outputs=tuple(wanted.values()))

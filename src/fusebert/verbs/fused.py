@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -20,7 +20,6 @@ from fusebert.formats.onnx.edit import files, outline
 from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match import FoundEncoder
-from fusebert.measure.difference import tables as tables_of
 from fusebert.measure.inputs import contradictions
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
@@ -39,6 +38,9 @@ REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
 }
 
 
+_UNKNOWN = {"verdict": "not compared"}
+
+
 def make_fused(request: Request) -> Report:
     """Writes the model with fused operators."""
     source, out = _graph_source(request), request.out
@@ -53,12 +55,11 @@ def make_fused(request: Request) -> Report:
         with _runnable(source, file) as made:
             if isinstance(made, OnnxFile) and isinstance(source, OnnxFile):
                 _check_onnx(source, made, load=not request.verify)
-            tables, notes = _verified(request, made) if request.verify else ((), ("Not compared.",))
-            verdict = "same answers within tolerance" if tables else "not compared"
+            verdict, tables, notes = _verified(request, made) if request.verify else (_UNKNOWN, (), ("Not compared.",))
             if request.verbose:
                 tables = (_places(rewritten), _nodes(source, made), *tables)
         notes = tuple(dict.fromkeys((*rewritten.notes, *contradictions(source), *notes)))
-        facts = {"bytes_after": _bytes(file), "verdict": verdict}
+        facts = {"bytes_after": _bytes(file), **verdict}
         report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
         write.put(files(file, out), replaces)
     return report
@@ -111,20 +112,21 @@ def _check_onnx(source: OnnxFile, made: OnnxFile, load: bool) -> None:
         session(made.path)
 
 
-def _verified(request: Request, made: GraphSource) -> tuple[tuple[Table, ...], tuple[str, ...]]:
+def _verified(request: Request, made: GraphSource) -> tuple[Mapping[str, str], tuple[Table, ...], tuple[str, ...]]:
+    """The verdict, what it rests on, and notes."""
     framework = "tensorflow" if isinstance(request.target, FusedTensorFlow) else "onnxruntime"
     missing = find_spec(framework) is None
     not_compared = f"Not compared with the original, because {framework} is not installed"
     if missing and framework != "tensorflow":
-        return (), (f"{not_compared}.",)
+        return _UNKNOWN, (), (f"{not_compared}.",)
     try:
         what = f"{request.source.path} with fused operators differs too much from the original"
         found = request.compared(request.source, made, what)
     except UnsupportedError as error:
         if not missing:
             raise
-        return (), (f"{not_compared}, and {error}.",)
-    return tables_of(found), (f"Compared with the original, both run by {found.run_by}.", *found.notes)
+        return _UNKNOWN, (), (f"{not_compared}, and {error}.",)
+    return found.verdict, found.tables(), (f"Compared with the original, both run by {found.run_by}.", *found.notes)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from fusebert.measure.comparison import Comparison
 from fusebert.measure.inputs import Told
 from fusebert.measure.tasks import built_in_texts
 from fusebert.source import Source
-from fusebert.values.target import Target
+from fusebert.values.target import StockOnnx, Target
 
 _BEYOND_RANGES = (
     "Fixed ranges hold for texts like those they were observed on. Omit them (a range per token is more exact), or "
@@ -49,7 +49,15 @@ class Request:
         found = compare(baseline, made, self.show_progress, threads=self.target.threads, inputs=self.inputs, **texts)  # type: ignore[arg-type]
         if not found.same:
             how = str(found.facts["verdict"]).removeprefix("different answers: ")
-            raise DifferentError(
-                f"{what}: {how}; nothing was written. {_BEYOND_RANGES if self.static else 'Try another precision.'}"
-            )
+            raise DifferentError(f"{what}: {how}; nothing was written. {self._advice}")
         return found
+
+    @property
+    def _advice(self) -> str:
+        """What may help against different answers."""
+        if self.static:
+            return _BEYOND_RANGES
+        if self.target.precision == "fp32":
+            return "No other precision is more exact: please report this model."
+        finer = "fp32" if isinstance(self.target, StockOnnx) or self.target.precision == "bf16" else "bf16 or fp32"
+        return f"Try --precision {finer}."

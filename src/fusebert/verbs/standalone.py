@@ -3,6 +3,7 @@ and that with the graph it comes from, before it is put in place."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fusebert.measure.difference import Difference, within
 from fusebert.measure.difference import tables as tables_of
 from fusebert.measure.inputs import contradictions
 from fusebert.measure.original import compare_with_graph
+from fusebert.measure.rounding import is_rounded
 from fusebert.report import Report, Table
 from fusebert.source import Artifact, GraphSource, Source
 from fusebert.values.blocks import Attention
@@ -30,6 +32,8 @@ _COMPARED = "Compared with the same model in fp32, on random ids with every kind
 _COMPARED_ON_TEXTS = "Compared with the same model in fp32, on built-in texts: fixed ranges hold for texts."
 _NOT_CHANGED = "fp32 changes no number: what was written was read back and is the same, byte for byte."
 _WITH_GRAPH = "The fp32 model was compared with the original graph, every node of which was computed in NumPy."
+_WITH_UNROUNDED = "The fp32 model was compared with the original graph without rounding, computed in NumPy."
+_COMPARED_WITH_ROUNDED = "Compared with the original, which rounds to 8 bits, run by its framework."
 
 
 def make_standalone(request: Request) -> Report:
@@ -38,28 +42,36 @@ def make_standalone(request: Request) -> Report:
     replaces = artifact.is_artifact if request.overwrite else None
     write.check(out, replaces)
     network = _network(request)
-    baseline = None
-    tables: list[Table] = []
-    notes: list[str] = []
-    if request.verify:
-        baseline = pack(source, network, "fp32", target.threads)
-        if isinstance(source, GraphSource):
-            differences, note = _compare_with_graph(source, baseline)
-            tables += tables_of(differences, "original_graph") if differences else ()
-            notes.append(note)
+    baseline = pack(source, network, "fp32", target.threads) if request.verify else None
     model = baseline if baseline and target.precision == "fp32" else _packed(request, network, baseline)
-    if baseline:
-        what = f"{source.path} as {target.precision} differs too much from fp32"
-        tables += tables_of(request.compared(baseline, model, what))
-        texts = request.static and source.tokenizer_folder is not None
-        notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
+    verdict, tables, notes = _verified(request, baseline, model) if baseline else ({"verdict": "not compared"}, [], [])
     written = convert(model.network, model.plan)
     model.save(out, request.overwrite, lambda folder: _check_written(folder, written, out))
     notes += [*_said(source), *(f"Left out: {what}." for what in model.left_out)]
-    verdict = "same answers within tolerance" if tables else "not compared"
-    facts = {**_facts(model), "bytes_after": written.bytes, "verdict": verdict}
+    facts = {**_facts(model), "bytes_after": written.bytes, **verdict}
     more = network_tables(written, model.plan) if request.verbose else ()
     return Report(f"{source.path} -> {out}", facts, (*more, *tables), tuple(notes))
+
+
+def _verified(request: Request, baseline: Model, model: Model) -> tuple[Mapping[str, str], list[Table], list[str]]:
+    """The verdict, what it rests on, and notes. The graph is compared with the model in fp32, and that, or a graph that
+    rounds to 8 bits, with the one that is written."""
+    source, target = request.source, _target(request)
+    tables: list[Table] = []
+    notes: list[str] = []
+    if isinstance(source, GraphSource):
+        differences, note = _compare_with_graph(source, baseline)
+        tables += tables_of(differences, "original_graph") if differences else ()
+        notes.append(note)
+    if is_rounded(source) and target.head is None:
+        what = f"{source.path} as {target.precision} differs too much from the original"
+        found = request.compared(source, model, what)
+        notes += [_COMPARED_WITH_ROUNDED, *found.notes]
+    else:
+        found = request.compared(baseline, model, f"{source.path} as {target.precision} differs too much from fp32")
+        texts = request.static and source.tokenizer_folder is not None
+        notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
+    return found.verdict, [*tables, *found.tables()], notes
 
 
 def plan_standalone(request: Request) -> Report:
@@ -107,8 +119,6 @@ def _compare_with_graph(source: GraphSource, baseline: Model) -> tuple[list[Diff
         differences = compare_with_graph(source, baseline)
     except UnsupportedError as error:
         return [], f"The original graph cannot be computed here, so it was not compared: {error}."
-    if any(part.kind == "rounding" for part in source.assembled.omitted):
-        return differences, f"{_WITH_GRAPH} It rounds to 8 bits, so they differ."
     in_float16 = any(weight.dtype == "float16" for weight in source.graph.weights.values())  # perhaps computed in, too
     exactness = "bf16" if in_float16 else "fp32"
     if not within(differences, exactness):
@@ -117,7 +127,7 @@ def _compare_with_graph(source: GraphSource, baseline: Model) -> tuple[list[Diff
             f"{source.path} as it was found differs too much from its graph: {how}; nothing was written. Please report "
             "this model."
         )
-    return differences, _WITH_GRAPH
+    return differences, _WITH_UNROUNDED if is_rounded(source) else _WITH_GRAPH
 
 
 def _check_written(folder: Path, written: Network, out: Path) -> None:

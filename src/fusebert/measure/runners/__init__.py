@@ -12,7 +12,7 @@ from typing import Any
 
 from fusebert.engine.load import load
 from fusebert.measure.inputs import Told, UnknownInputError
-from fusebert.measure.runners.evaluator import Evaluator
+from fusebert.measure.runners.evaluator import Evaluator, Unrounded
 from fusebert.measure.runners.fusebert import Fusebert
 from fusebert.measure.runners.onnxruntime import OnnxRuntime
 from fusebert.measure.runners.runner import Runner
@@ -20,7 +20,7 @@ from fusebert.measure.runners.tensorflow import TensorFlow
 from fusebert.measure.runners.torch import Torch
 from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
 
-__all__ = ["Fusebert", "OnnxRuntime", "Runner", "open_runner", "open_told"]
+__all__ = ["Fusebert", "OnnxRuntime", "Runner", "Unrounded", "open_runner", "open_told"]
 
 
 def open_runner(
@@ -40,18 +40,18 @@ def open_runner(
     traced: a checkpoint is traced and frozen by torch.
     told: names of inputs by role (ids, mask, types), which are found otherwise.
     in_torch: a checkpoint in a precision stays in torch, where fusebert runs its encoder.
-    stand_in: a TensorFlow model is computed by fusebert where TensorFlow is missing."""
+    stand_in: a graph is computed by fusebert's evaluator where its framework is missing."""
     source = open(path)
     stays_in_torch = in_torch and isinstance(source, Checkpoint)
     if isinstance(source, Artifact) or (precision is not None and not stays_in_torch):
         return Fusebert(load(source, precision, threads), str(source.path))
     if isinstance(source, Checkpoint):
         return Torch(source.path, threads, traced, precision)
+    assert isinstance(source, OnnxFile | TensorFlowSource)
+    if stand_in and find_spec("onnxruntime" if isinstance(source, OnnxFile) else "tensorflow") is None:
+        return Evaluator(source, told)
     if isinstance(source, OnnxFile):
         return OnnxRuntime(source, threads, level, told)
-    assert isinstance(source, TensorFlowSource)
-    if stand_in and find_spec("tensorflow") is None:
-        return Evaluator(source, told)
     return TensorFlow(source, threads, told)
 
 
