@@ -15,6 +15,7 @@ from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.ranges import read_ranges
 from fusebert.source import Artifact, Checkpoint, GraphSource, Source, open
 from fusebert.values.network import Head, Network
+from fusebert.values.operator import is_rounded
 from fusebert.values.plan import make_plan
 from fusebert.values.traverse import layers
 
@@ -29,7 +30,8 @@ def load(
 ) -> Model:
     """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
 
-    precision: fp32 (the default, except for an artifact, which has its own), bf16, int8 or int8-bf16.
+    precision: fp32, bf16, int8 or int8-bf16; the default is fp32, or that of an artifact or of a graph whose encoder is
+    a fused operator of fusebert already.
     threads: as many as this process may use, unless given.
     padding: what becomes of hidden positions, see `Model.run`.
     head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
@@ -40,7 +42,8 @@ def load(
         if isinstance(source, Artifact):
             model = _load_artifact(source, precision, threads, padding, head, ranges)
         else:
-            model = pack(source, read_network(source, head), precision or "fp32", threads, ranges, padding)
+            network = read_network(source, head)
+            model = pack(source, network, precision or own_precision(source), threads, ranges, padding)
     except FusebertError as error:
         raise type(error)(str(error) if str(source.path) in str(error) else f"{source.path}: {error}") from None
     model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges)
@@ -84,6 +87,12 @@ def read_network(source: Source, head: str | None = None) -> Network:
     return replace(network, head=Head(), labels=())
 
 
+def own_precision(source: Source) -> str:
+    """What a model computes in that says so itself: fp32 unless its encoder is a fused operator already."""
+    plan = source.assembled.plan if isinstance(source, GraphSource) else None
+    return plan.precision if plan else "fp32"
+
+
 def pack(
     source: Source,
     network: Network,
@@ -98,7 +107,15 @@ def pack(
     fixed = read_ranges(ranges, len(layers(network.encoder)))
     plan = make_plan(precision, len(network.encoder.blocks), fixed)
     bytes_read = network.bytes
-    if plan.decoder == "s8" and fixed is None:
+    own = source.assembled.plan if isinstance(source, GraphSource) and fixed is None else None
+    if own is not None and own.precision == precision:
+        plan = own
+    elif is_rounded(network.encoder):
+        raise FusebertError(
+            f"{source.path}: the encoder's weights are int8 already, and what was rounded does not come back, so it is "
+            f"not loaded as {precision}; load the model that it was made from"
+        )
+    elif plan.decoder == "s8" and fixed is None:
         network = smooth(network, threads, engine=like.engine if like else None)
     tokenizer = like.tokenizer if like else _tokenizer(source, network.embeddings.longest)
     model = Model(network, plan, tokenizer, threads, padding)

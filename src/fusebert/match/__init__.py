@@ -31,6 +31,7 @@ from fusebert.match.findings import (
 )
 from fusebert.match.inline import inline
 from fusebert.match.mask import computed, hiding_value
+from fusebert.match.operator import is_rounded, operator_settings, read_operator
 from fusebert.match.quantized import unround
 from fusebert.match.translate import translate
 from fusebert.match.trials import inputs_that_matter
@@ -69,9 +70,12 @@ __all__ = [
     "inline",
     "inputs_that_matter",
     "is_flat",
+    "is_rounded",
+    "operator_settings",
     "read_embeddings",
     "read_encoder",
     "read_endings",
+    "read_operator",
     "shown_as_is",
     "translate",
     "unround",

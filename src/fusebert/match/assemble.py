@@ -13,10 +13,12 @@ from fusebert.match.findings import Finding, FoundEncoder, Lifted, Omitted
 from fusebert.match.head import read_head
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.misses import contradictions, furthest
+from fusebert.match.operator import read_operator
 from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Network
+from fusebert.values.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,13 @@ class Assembled:
     counts_positions: bool  # the mask only gives the number of visible positions
     omitted: tuple[Omitted, ...]
     only_rows: bool  # the graph makes something of the encoder's rows that the model does not: it gives the rows
+    plan: Plan | None = None  # of a graph whose encoder is a fused operator already: what that computes in
 
 
 def read_encoder(raised: Lifted, found: FoundEncoder) -> Encoder:
-    """An encoder with its weights, which are read now."""
+    """An encoder with its weights, which are read now; those of a fused operator as it has them."""
+    if (operator := read_operator(raised, found)) is not None:
+        return operator.encoder
     weights = Weights(raised, found)
     return Encoder.of(found.hidden, tuple(weights.block(block) for layer in found.layers for block in layer.blocks))
 
@@ -77,16 +82,19 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
         omitted.append(Omitted("length", what))
     if finding.raised.quantized:
         omitted.append(Omitted("rounding", "rounding the inputs of the products to 8 bits"))
+    operator = read_operator(finding.raised, found)
     labels = len(gives.head.steps[-1].linear.weight) if gives.head.kind in ("sequence", "token") else 0
     network = Network(
         family="bert" if embeddings.padding_id is None else "roberta",
         embeddings=embeddings,
-        encoder=read_encoder(finding.raised, found),
+        encoder=operator.encoder if operator else read_encoder(finding.raised, found),
         head=gives.head,
         labels=tuple(f"LABEL_{i}" for i in range(labels)),
         problem="regression" if gives.head.kind == "sequence" and labels == 1 else "single_label",
     )
-    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, tuple(omitted), not gives.made)
+    plan = operator.plan if operator else None
+    made = tuple(omitted), not gives.made, plan
+    return Assembled(network, inputs, positions, gives.outputs, found.output, counts, *made)
 
 
 def _check_last(finding: Finding, found: FoundEncoder, unclear: tuple[str, ...]) -> None:

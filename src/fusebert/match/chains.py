@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from fusebert.match.findings import Layer, Mask, Match, Refused
 from fusebert.match.mask import Masks
 from fusebert.match.patterns import FORMS
+from fusebert.ops.graph import Node
 from fusebert.values.blocks import Attention
 
 
@@ -36,11 +37,20 @@ def chained(layers: Mapping[str, Layer]) -> list[list[Layer]]:
     return chains
 
 
+def same_operator(chain: list[Layer], operators: Mapping[str, Node]) -> list[list[Layer]]:
+    """The chain, divided where a fused operator of ours begins or ends."""
+    return _divided(chain, lambda layer: id(operators.get(layer.output)))
+
+
 def same_mask(chain: list[Layer], masks: Masks) -> list[list[Layer]]:
     """The chain, divided where the mask changes."""
+    return _divided(chain, lambda layer: _mask(layer, masks))
+
+
+def _divided(chain: list[Layer], trait: Callable[[Layer], object]) -> list[list[Layer]]:
     parts: list[list[Layer]] = []
     for layer in chain:
-        if parts and _mask(layer, masks) == _mask(parts[-1][0], masks):
+        if parts and trait(layer) == trait(parts[-1][0]):
             parts[-1].append(layer)
         else:
             parts.append([layer])

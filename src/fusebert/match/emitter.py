@@ -134,6 +134,12 @@ class Emitter:
         kind = self._flat.types.get(tensor)
         return kind.shape if kind else None
 
+    def unchanged(self, tensor: str) -> str:
+        """The tensor whose numbers another one has, perhaps of another type."""
+        while (made := self._made.get(tensor)) is not None and made.op in ("identity", "cast"):
+            tensor = made.inputs[0]
+        return tensor
+
     def is_last(self, axis: int, tensor: str) -> bool:
         """Whether an axis is certainly a tensor's last one."""
         shape = self.sizes(tensor)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from fusebert.match.chains import chained, layers_of, same_mask
+from fusebert.match.chains import chained, layers_of, same_mask, same_operator
 from fusebert.match.consumers import consumers_of
 from fusebert.match.findings import (
     Finding,
@@ -92,7 +92,9 @@ def _find(
     encoders: dict[tuple[tuple[str, str], ...], FoundEncoder] = {}
     refused: list[Miss] = []
     unmatched = dict(misses)
-    for chain in (part for whole in chained(layers) for part in same_mask(whole, masks)):
+    operators = translated.facts["operators"]
+    wholes = (part for whole in chained(layers) for part in same_operator(whole, operators))
+    for chain in (part for whole in wholes for part in same_mask(whole, masks)):
         added, nodes = chain[0].bindings["mask"], chain[0].nodes
         mask = masks.read(added, chain[0].bindings["heads"])
         if isinstance(mask, Refused):
@@ -102,7 +104,7 @@ def _find(
             unmatched |= {layer.output: refused[-1] for layer in chain}
             continue
         rows.append(RuleRow("match", "mask", (added or chain[0].output,), mask.kind))
-        found = _encoder(raised, trials, chain, mask)
+        found = replace(_encoder(raised, trials, chain, mask), operator=operators.get(chain[0].output))
         key = tuple((node.function, node.name) for layer in chain for node in layer.nodes)
         if found.function and key in encoders:  # a function that is called from several places
             found = replace(encoders[key], calls=encoders[key].calls + 1)

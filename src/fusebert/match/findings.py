@@ -166,7 +166,7 @@ class Miss:
 class FoundEncoder:
     """One encoder in a graph. `input` and `output` are the tensors that go in and come out; `taps` are outputs of inner
     layers that other nodes read, and `inner_taps` other inner tensors that they read; `readers` say what is read of
-    the output."""
+    the output. `operator` is there where the encoder is one fused operator of ours already."""
 
     layers: tuple[Layer, ...]
     hidden: int
@@ -179,6 +179,7 @@ class FoundEncoder:
     function: str
     weights: tuple[Mapping[str, Provenance], ...]
     calls: int = 1  # how often the function it sits in is called
+    operator: Node | None = None
 
     @property
     def heads(self) -> int:

@@ -56,9 +56,11 @@ def _local(graph: Graph) -> set[str]:
 
 
 def output_number(tensor: str) -> int:
-    """Which of its node's outputs a TensorFlow tensor is: the number that its name ends with."""
-    number = tensor.rpartition(":")[2]
-    return int(number) if number.isdecimal() and len(number) < 10 else 0
+    """Which of its node's outputs a TensorFlow tensor is: the number that its name ends with. In a function, the hidden
+    states of our own op count from 0 again, after its first output."""
+    name, _, number = tensor.rpartition(":")
+    after = name.endswith(":hidden_states")
+    return int(number) + after if number.isdecimal() and len(number) < 10 else 0
 
 
 class _Inliner:

@@ -16,7 +16,7 @@ from fusebert.values.forms import block
 from fusebert.values.traverse import is_norm, post_norm_layer
 
 
-class _Linear(Linear):
+class NamedLinear(Linear):
     """A linear map whose weight and bias are names."""
 
     def floats(self) -> Any:
@@ -26,7 +26,7 @@ class _Linear(Linear):
 def _named(path: str) -> Any:
     """The part of a form at a path, such as `attention.query`."""
     names: Any = (f"{path}.gain", f"{path}.bias", f"{path}.epsilon")
-    return Norm(*names) if is_norm(path) else _Linear(*(f"{path}.{name}" for name in ("weight", "bias")))  # type: ignore[arg-type]
+    return Norm(*names) if is_norm(path) else NamedLinear(*(f"{path}.{name}" for name in ("weight", "bias")))  # type: ignore[arg-type]
 
 
 _ATTENTION, _FEED_FORWARD = post_norm_layer(_named, "heads", "activation", "scale")

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fusebert.match.dialects import onnx, ort, quantized, tensorflow
+from fusebert.match.dialects import fused, onnx, ort, quantized, tensorflow
 from fusebert.match.emitter import Emitter, Rule
 from fusebert.match.findings import RuleRow
 from fusebert.match.inline import inline, ordered
-from fusebert.ops.graph import Graph
+from fusebert.ops.graph import Graph, Node
 from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import VOCABULARY
 
@@ -20,26 +20,32 @@ _ONNX: Mapping[str, Rule] = {**onnx.RULES, **ort.RULES, **quantized.RULES}
 
 
 def translate(graph: Graph) -> Graph:
-    """The same model in primitive operations, with its calls inlined."""
-    return translate_with_rows(graph)[0]
+    """The same model in primitive operations, with its calls inlined; our own fused operators stay as they are."""
+    return translate_with_rows(graph, {})[0]
 
 
-def translate_with_rows(graph: Graph) -> tuple[Graph, list[RuleRow]]:
-    """The same model in primitive operations, and a row for every rule that applied or refused."""
+def translate_with_rows(graph: Graph, ours: Mapping[str, Rule] = fused.RULES) -> tuple[Graph, list[RuleRow]]:
+    """The same model in primitive operations, and a row for every rule that applied or refused. The fact `operators`
+    has, for every tensor that a fused operator of ours became, that operator."""
     source = str(graph.facts.get("format", ""))
     saved = source.startswith("tensorflow")
-    rules = tensorflow.RULES if saved else _ONNX if source == "onnx" else {}
+    rules = {**ours, **tensorflow.RULES} if saved else {**ours, **_ONNX} if source == "onnx" else {}
     graph = _own_names(graph) if rules else graph
     flat = inline(_without_effects(graph) if saved else graph)
     opsets = {name: body.facts.get("opsets", {}).get("ai.onnx", 0) for name, body in graph.functions.items()}
     opsets[""] = graph.facts.get("opsets", {}).get("ai.onnx", 0)
     emitter = Emitter(flat, opsets, numbered_outputs=saved)
+    operators: dict[str, Node] = {}
     for node in flat.nodes:
+        before = len(emitter.nodes)
         emitter.translate(node, rules.get(node.op))
+        if node.op in ours:
+            operators |= {tensor: node for made in emitter.nodes[before:] for tensor in made.outputs}
     translated = ordered(replace(flat, nodes=tuple(emitter.nodes), weights=emitter.weights))
-    used = {*translated.outputs, *(tensor for node in translated.nodes for tensor in node.inputs)}
+    needed = (*translated.nodes, *operators.values())
+    used = {*translated.outputs, *(tensor for node in needed for tensor in node.inputs)}
     weights = {name: weight for name, weight in emitter.weights.items() if name in used}
-    facts = {**translated.facts, "emitted": frozenset(_made(translated) - _made(flat))}
+    facts = {**translated.facts, "emitted": frozenset(_made(translated) - _made(flat)), "operators": operators}
     return replace(translated, weights=weights, facts=facts), emitter.rows
 
 

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx import encoder_op
 from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.match import Cut, Finding, embedded, read_encoder
@@ -22,18 +20,15 @@ from fusebert.rewrite.packing import (
     choose_padding,
     find_cuts,
     fixed_ranges,
+    new_names,
     packed_encoder,
     row_inputs,
+    stays,
 )
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 from fusebert.source import OnnxFile
-from fusebert.values.blocks import Attention, Encoder, FeedForward, Linear, Norm
 from fusebert.values.precision import PRECISIONS
 from fusebert.values.target import FusedOnnx, StockOnnx
-from fusebert.values.traverse import layer_encoder, layers, parts
-
-_DOMAIN, _OPERATION, _VERSION = "fusebert", "Encoder", 1
-_WITH_SCALES = 28  # tensors of a layer, if its weights are int8
 
 
 def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
@@ -45,20 +40,24 @@ def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
     groups: list[list[NewNode]] = []
     weights: dict[str, Array] = {}
     notes: tuple[str, ...] = ()
-    for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
+    for name, place, rows in zip(new_names("fused_encoder", source.graph), cuts, chosen, strict=False):
         encoder, own = packed_encoder(finding, place.found, precision, target.threads, fixed)
         notes += own
-        name = f"fused_encoder_{number}"
-        tensors = {f"{name}.{key}": array for key, array in _tensors(encoder, PRECISIONS[precision].int8)}
+        tensors = {f"{name}.{key}": array for key, array in encoder_op.tensors(encoder, PRECISIONS[precision].int8)}
         weights |= tensors
-        attributes = _attributes(encoder, place, precision, rows)
+        attributes = encoder_op.attributes_of(encoder, precision, rows)
+        if place.taps:
+            attributes["taps"] = list(place.taps)
         if fixed is not None:
             attributes["ranges"] = [float(number) for number in fixed.ravel()]
+        elif (operator := place.found.operator) and stays(place.found, precision) and "ranges" in operator.attributes:
+            attributes["ranges"] = list(operator.attributes["ranges"])
         inner, before, after = _in_floats(name, place)
         inputs = (inner.rows, inner.mask, *tensors)
-        fused = NewNode(_OPERATION, _DOMAIN, inputs, inner.outputs, attributes, name)
+        fused = NewNode(encoder_op.OPERATION, encoder_op.DOMAIN, inputs, inner.outputs, attributes, name)
         groups.append([*before, fused, *after])
-    notes += rewrite(source.message, out, groups, weights, {_DOMAIN: _VERSION}, _changes(finding, cuts, target))
+    opsets = {encoder_op.DOMAIN: encoder_op.VERSION}
+    notes += rewrite(source.message, out, groups, weights, opsets, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, chosen, notes)
 
 
@@ -129,39 +128,3 @@ def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]
         for made, output in zip(outputs, place.outputs, strict=True)
     ]
     return replace(place, rows=rows, outputs=outputs), before, after
-
-
-def _tensors(encoder: Encoder, scales: bool) -> Iterator[tuple[str, Array]]:
-    """The operator's constant inputs, layer by layer in its order; a bias or scale that is missing has no elements."""
-    for places in layers(encoder):
-        layer = list(parts(layer_encoder(encoder, places)))
-        for path, part in layer:
-            first = "gain" if isinstance(part, Norm) else "weight"
-            yield f"{places[0]}.{path}.{first}", _given(getattr(part, first))
-            yield f"{places[0]}.{path}.bias", _given(part.bias)
-        if scales:
-            for field in ("scales", "input_scales"):
-                linears = ((path, part) for path, part in layer if isinstance(part, Linear))
-                yield from ((f"{places[0]}.{path}.{field}", _given(getattr(part, field))) for path, part in linears)
-
-
-def _given(array: Array | None) -> Array:
-    return np.empty(0, np.float32) if array is None else array
-
-
-def _attributes(encoder: Encoder, place: Cut, precision: str, padding: str) -> dict[str, Any]:
-    bodies = [block.body for block in encoder.blocks]
-    attentions = [body for body in bodies if isinstance(body, Attention)]
-    attributes: dict[str, Any] = {
-        "heads": [body.heads for body in attentions],
-        "activation": next(body.activation for body in bodies if isinstance(body, FeedForward)),
-        "epsilon": [float(part.epsilon) for _, part in parts(encoder) if isinstance(part, Norm)],
-        "scale": [float(body.scale) for body in attentions],
-        "precision": precision,
-        "padding": padding,
-    }
-    if place.taps:
-        attributes["taps"] = list(place.taps)
-    if PRECISIONS[precision].int8:
-        attributes["weights_per_layer"] = _WITH_SCALES
-    return attributes

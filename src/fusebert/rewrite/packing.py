@@ -3,8 +3,10 @@ precision. For every format that is rewritten."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,25 @@ import numpy as np
 from fusebert.engine.quantize import convert_encoder, smooth
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.ranges import read_ranges
-from fusebert.match import FIRST, Cut, Finding, FoundEncoder, cut, read_embeddings, read_encoder
-from fusebert.ops.graph import Array
+from fusebert.match import (
+    FIRST,
+    Cut,
+    Finding,
+    FoundEncoder,
+    cut,
+    is_rounded,
+    operator_settings,
+    read_embeddings,
+    read_encoder,
+    read_operator,
+)
+from fusebert.ops.graph import Array, Graph
 from fusebert.source import GraphSource
 from fusebert.values.batch import hidden_rows
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Head, Network
 from fusebert.values.plan import make_plan
+from fusebert.values.target import Fused, Target
 
 
 @dataclass(frozen=True)
@@ -39,9 +53,44 @@ def find_cuts(source: GraphSource) -> tuple[Cut, ...]:
     return tuple(cut(finding, found) for found in finding.encoders)
 
 
+def check_operators(source: GraphSource, target: Target) -> None:
+    """Refuses to change nothing about fused operators that are there already, and to change weights whose floats are
+    gone."""
+    finding = source.finding
+    same = [stays(found, target.precision) and isinstance(target, Fused) for found in finding.encoders]
+    for found, stay in zip(finding.encoders, same, strict=True):
+        if is_rounded(finding.raised, found) and not (stay and target.ranges is None):  # type: ignore[union-attr]
+            raise FusebertError(
+                f"{source.path}: the encoder's weights are int8 already, and what was rounded does not come back; "
+                "optimise the model that it was made from"
+            )
+    plain = type(target)(precision=target.precision, threads=target.threads)
+    if same and all(same) and target == plain:
+        raise FusebertError(
+            f"{source.path} is fused already, in {target.precision}; name another precision, or use it as it is"
+        )
+
+
+def stays(found: FoundEncoder, precision: str) -> bool:
+    """Whether an encoder is a fused operator of that precision already, whose numbers are kept."""
+    settings = operator_settings(found)
+    return settings is not None and settings[0] == precision
+
+
 def choose_padding(found: FoundEncoder, padding: str) -> str:
-    """What becomes of hidden positions: "auto" skips them where no answer depends on them."""
+    """What becomes of hidden positions: "auto" skips them where no answer depends on them, and leaves a fused operator
+    as it is."""
+    settings = operator_settings(found)
+    if padding == "auto" and settings is not None:
+        return settings[1]
     return hidden_rows(padding, may_skip=found.may_skip, reads_first=FIRST in found.readers)
+
+
+def new_names(stem: str, graph: Graph) -> Iterator[str]:
+    """Names for operators that no node of a graph has: one that was rewritten before has some of them."""
+    bodies = (graph, *graph.functions.values())
+    taken = {node.name for body in bodies for node in body.nodes}
+    return (name for number in count() if (name := f"{stem}_{number}") not in taken)
 
 
 def row_inputs(finding: Finding) -> tuple[str, ...]:
@@ -84,6 +133,8 @@ def packed_encoder(
     finding: Finding, found: FoundEncoder, precision: str, threads: int | None, ranges: Array | None = None
 ) -> tuple[Encoder, tuple[str, ...]]:
     """The encoder with its weights in the types of a precision, and notes; int8 is smoothed unless ranges are fixed."""
+    if ranges is None and stays(found, precision) and (operator := read_operator(finding.raised, found)):
+        return convert_encoder(operator.encoder, operator.plan), ()
     plan = make_plan(precision, 2 * len(found.layers), ranges)
     if plan.decoder != "s8" or ranges is not None:
         return convert_encoder(read_encoder(finding.raised, found), plan), ()

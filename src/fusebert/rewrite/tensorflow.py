@@ -18,7 +18,15 @@ from fusebert.formats.tensorflow.types import Type
 from fusebert.match import Cut, Finding, Layer, hiding_value, shown_as_is
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
-from fusebert.rewrite.packing import Rewritten, choose_padding, find_cuts, fixed_ranges, smoothed_encoder
+from fusebert.rewrite.packing import (
+    Rewritten,
+    choose_padding,
+    find_cuts,
+    fixed_ranges,
+    new_names,
+    smoothed_encoder,
+    stays,
+)
 from fusebert.source import TensorFlowSource
 from fusebert.values.blocks import Encoder
 from fusebert.values.precision import PRECISIONS
@@ -26,6 +34,7 @@ from fusebert.values.target import FusedTensorFlow
 from fusebert.values.traverse import is_norm
 
 _LOWEST = float(np.finfo(np.float32).min)
+_KEPT = ("QuantizationFactors", "QuantizationFactorsPath", "InputScales")  # of a node in the same precision
 _VARIABLES = ("VarHandleOp", "VariableV2", "Variable")  # whose tensors are handles, not numbers
 
 
@@ -38,9 +47,9 @@ def rewrite_tensorflow(source: TensorFlowSource, out: Path, target: FusedTensorF
         raise FusebertError(f"ranges belong to int8 and int8-bf16, not to {target.precision}; omit them")
     edits: dict[str, _Edit] = {}
     notes: tuple[str, ...] = ()
-    for number, (place, rows) in enumerate(zip(cuts, chosen, strict=True)):
+    for name, place, rows in zip(new_names("fused_bert", source.graph), cuts, chosen, strict=False):
         edit = edits.setdefault(place.found.function, _Edit(place.found.function))
-        notes += _add_bert(edit, _Place(source.graph, finding, place), f"fused_bert_{number}", rows, fixed)
+        notes += _add_bert(edit, _Place(source.graph, finding, place), name, rows, fixed)
     file = source.file.copy()
     for edit in edits.values():
         edit.apply(file)
@@ -84,6 +93,8 @@ def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: Fused
     notes: tuple[str, ...] = ()
     if target.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in target.ranges.ravel()]
+    elif found.operator and stays(found, target.precision):
+        attributes |= {name: found.operator.attributes[name] for name in _KEPT if name in found.operator.attributes}
     elif PRECISIONS[target.precision].int8:
         smoothed, notes = smoothed_encoder(place.finding, found, target.threads, floats=True)  # weights stay variables
         attributes["InputScales"] = _input_scales(smoothed)

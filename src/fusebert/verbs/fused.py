@@ -25,7 +25,7 @@ from fusebert.onnxruntime import session
 from fusebert.progress import progress
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
-from fusebert.rewrite.packing import Rewritten, check_length, choose_padding, find_cuts
+from fusebert.rewrite.packing import Rewritten, check_length, check_operators, choose_padding, find_cuts
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 from fusebert.source import GraphSource, OnnxFile, SavedModel, open_result
 from fusebert.values.target import TARGETS, FusedOnnx, FusedTensorFlow, StockOnnx, Target
@@ -82,6 +82,7 @@ def _graph_source(request: Request) -> GraphSource:
     """The model, if its encoders have the sizes that are expected."""
     source = request.source
     assert isinstance(source, GraphSource)
+    check_operators(source, request.target)
     for found in source.finding.encoders if request.expected else ():
         for name, size in request.expected.items():
             if size != (have := getattr(found, name)):

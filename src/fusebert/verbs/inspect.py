@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fusebert.formats.tensorflow.bert_op import OPS
 from fusebert.match import Finding, FoundEncoder, find_elsewhere
 from fusebert.measure.inputs import contradictions, roles
 from fusebert.ops.graph import Array, Graph, Node
@@ -122,15 +121,13 @@ def _encoders(title: str, encoders: Iterable[FoundEncoder]) -> Table:
 def _fused(finding: Finding) -> Table:
     """The encoders that are one operator of ours already."""
     rows = tuple(
-        (n.op, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n))
-        for n in finding.translated.nodes
-        if _is_fused(n)
+        (n.op, n.name, n.function or "main graph", len(n.inputs) - 2, _settings(n)) for n in _operators(finding)
     )
     return Table("fused", ("operator", "node", "where", "weights", "settings"), rows)
 
 
-def _is_fused(node: Node) -> bool:
-    return node.op in OPS or node.op.startswith("fusebert.")
+def _operators(finding: Finding) -> list[Node]:
+    return list({id(node): node for node in finding.translated.facts["operators"].values()}.values())
 
 
 def _settings(node: Node) -> str:
@@ -145,7 +142,7 @@ def _is_short(value: object) -> bool:
 
 
 def _misses(finding: Finding) -> Table:
-    fused = {node.name for node in finding.translated.nodes if _is_fused(node)}
+    fused = {node.name for node in _operators(finding)}
     rows = tuple((m.matched, m.expected, m.found, m.node, m.function) for m in finding.misses if m.node not in fused)
     return Table("misses", ("matched", "expected", "found", "node", "function"), rows)
 

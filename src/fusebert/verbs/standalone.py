@@ -4,6 +4,7 @@ and that with the graph it comes from, before it is put in place."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fusebert.report import Report, Table
 from fusebert.source import Artifact, GraphSource, Source
 from fusebert.values.blocks import Attention
 from fusebert.values.network import Network
+from fusebert.values.operator import unpacked
 from fusebert.values.target import Standalone
 from fusebert.values.traverse import layers
 from fusebert.verbs.inspect import network_tables
@@ -42,7 +44,8 @@ def make_standalone(request: Request) -> Report:
     replaces = artifact.is_artifact if request.overwrite else None
     write.check(out, replaces)
     network = _network(request)
-    baseline = pack(source, network, "fp32", target.threads) if request.verify else None
+    floats = replace(network, encoder=unpacked(network.encoder))
+    baseline = pack(source, floats, "fp32", target.threads) if request.verify else None
     model = baseline if baseline and target.precision == "fp32" else _packed(request, network, baseline)
     verdict, tables, notes = _verified(request, baseline, model) if baseline else ({"verdict": "not compared"}, [], [])
     written = convert(model.network, model.plan)

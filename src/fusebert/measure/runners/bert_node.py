@@ -10,14 +10,10 @@ import numpy as np
 
 from fusebert.engine.native import EncoderEngine, pool
 from fusebert.engine.quantize import convert_encoder
-from fusebert.formats.ranges import read_ranges
-from fusebert.formats.tensorflow.bert_op import OPS, PER_LAYER, WEIGHTS, precision_of, shapes_of, with_defaults
+from fusebert.formats.tensorflow.bert_layers import read_operator
+from fusebert.formats.tensorflow.bert_op import OPS, with_defaults
 from fusebert.ops.graph import Array, Node
 from fusebert.values.batch import Batch
-from fusebert.values.blocks import Block, Encoder, Linear, Norm
-from fusebert.values.plan import make_plan
-from fusebert.values.precision import PRECISIONS
-from fusebert.values.traverse import is_norm, post_norm_layer
 
 _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another
 
@@ -60,38 +56,9 @@ def _place(tensor: str) -> int:
 
 
 def _packed(weights: Sequence[Array], settings: Mapping[str, Any]) -> EncoderEngine:
-    count, rest = divmod(len(weights), PER_LAYER)
-    if rest:
-        raise ValueError(f"it has {len(weights)} weights, but a layer has {PER_LAYER}")
-    hidden = settings["HiddenSize"]
-    int8 = PRECISIONS[precision := precision_of(settings)].int8
-    ranges = settings["QuantizationFactors"] or settings["QuantizationFactorsPath"] or None
-    plan = make_plan(precision, 2 * count, read_ranges(ranges, count) if int8 else None)
-    scales = np.asarray(settings["InputScales"] if int8 else (), np.float32)
-    columns = scales.reshape(count, 2, hidden) if scales.size else [(None, None)] * count
-    blocks: list[Block] = []
-    for i in range(count):
-        blocks += _layer(weights[i * PER_LAYER : (i + 1) * PER_LAYER], columns[i], settings)
-    encoder = convert_encoder(Encoder.of(hidden, tuple(blocks)), plan)
-    return EncoderEngine(encoder, plan, pool(settings["NumThreads"] or None))
-
-
-def _layer(
-    weights: Sequence[Array], scales: Sequence[Array | None], settings: Mapping[str, Any]
-) -> tuple[Block, Block]:
-    """A layer of the op's tensors; one that does not have its size raises ValueError."""
-    shapes = shapes_of(settings)
-    plain = {name: weight.reshape(shapes[name][0]) for name, weight in zip(WEIGHTS, weights, strict=True)}
-    scaled = {**dict.fromkeys(("attention.query", "attention.key", "attention.value"), scales[0]),
-              "feed_forward.up": scales[1]}  # fmt: skip
-
-    def part(path: str) -> Linear | Norm:
-        if is_norm(path):
-            return Norm(plain[path, "gain"], plain[path, "bias"], settings["LayerNormEpsilon"])
-        return Linear(plain[path, "weight"].T, plain[path, "bias"], input_scales=scaled.get(path))
-
-    scale = settings["AttentionScale"] or None
-    return post_norm_layer(part, settings["NumAttentionHeads"], settings["HiddenAct"], scale)
+    operator = read_operator(settings, weights)
+    encoder = convert_encoder(operator.encoder, operator.plan)
+    return EncoderEngine(encoder, operator.plan, pool(settings["NumThreads"] or None))
 
 
 def _added(mask: Array, settings: Mapping[str, Any]) -> Array:

@@ -1,0 +1,218 @@
+"""Our own fused operators, `fusebert.Encoder` of ONNX and `Bert` of TensorFlow, spelled out in primitive operations by
+the one formula of a block: what fusebert wrote is a model like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import FusebertError
+from fusebert.formats.onnx import encoder_op
+from fusebert.formats.tensorflow.bert_op import OPS, PER_LAYER, WEIGHTS, shapes_of, with_defaults
+from fusebert.match.emitter import Emitter, Ints, Rule
+from fusebert.match.findings import Refused
+from fusebert.match.patterns import NamedLinear
+from fusebert.ops.primitives import ACTIVATIONS
+from fusebert.values.blocks import Block, Norm
+from fusebert.values.forms import block
+from fusebert.values.traverse import is_norm, post_norm_layer
+
+_LOWEST = float(np.finfo(np.float32).min)
+_KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("HiddenSize", "NumAttentionHeads", "IntermediateSize"), int),
+    **dict.fromkeys(("AttentionScale", "LayerNormEpsilon", "MaskValue"), float), "HiddenAct": str,
+}  # fmt: skip
+_Part = Callable[[str], Any]  # the names of a part's weights, by the part's path
+
+
+class _Words:
+    """The words of a block's formula, as operations that an emitter emits. Rows are `[batch, tokens, hidden]`, or
+    without a batch where `tokens`, a tensor, says how many tokens a sequence has."""
+
+    def __init__(self, e: Emitter, rows: str, tokens: str = "") -> None:
+        self._e, self._rows, self._tokens = e, rows, tokens
+
+    def linear(self, x: str, weight: str, bias: str) -> str:
+        product = self._e.matmul(x, weight, transpose_a=False, transpose_b=True)
+        return self._e.add(product, bias) if bias else product
+
+    def split_heads(self, x: str, heads: int) -> str:
+        e = self._e
+        if heads < 1:
+            raise Refused(f"attention with {heads} heads is not supported")
+        if not self._tokens:
+            wide = e.reshape(x, e.constant([0, 0, heads, -1]), zero_copies=True)
+        else:
+            width = e.gather(e.emit("shape", x, to="int64"), e.constant([-1]), axis=0, batch_dims=0)
+            size = e.floordiv(width, e.constant([heads]))
+            shape = e.concat(e.constant([-1]), self._tokens, e.constant([heads]), size, axis=0)
+            wide = e.reshape(x, shape, zero_copies=False)
+        return e.transpose(wide, e.constant([0, 2, 1, 3]))
+
+    def merge_heads(self, x: str) -> str:
+        e = self._e
+        rows = e.transpose(x, e.constant([0, 2, 1, 3]))
+        if not self._tokens:
+            return e.reshape(rows, e.constant([0, 0, -1]), zero_copies=True)
+        lead = e.slice(e.emit("shape", self._rows, to="int64"), e.constant([0]), e.constant([-1]))
+        return e.reshape(rows, e.concat(lead, e.constant([-1]), axis=0), zero_copies=False)
+
+    def scores(self, query: str, key: str, scale: float) -> str:
+        e = self._e
+        product = e.matmul(query, key, transpose_a=False, transpose_b=True)
+        return e.mul(product, e.constant(scale, "float32"))
+
+    def mask(self, scores: str, mask: Callable[[str], str] | None) -> str:
+        return self._e.add(scores, mask(scores)) if mask else scores
+
+    def softmax(self, x: str) -> str:
+        return self._e.softmax(x, axis=-1)
+
+    def context(self, attention: str, value: str) -> str:
+        return self._e.matmul(attention, value, transpose_a=False, transpose_b=False)
+
+    def add(self, a: str, b: str) -> str:
+        return self._e.add(a, b)
+
+    def activation(self, x: str, name: str) -> str:
+        return self._e.activation(x, name=name)
+
+    def layer_norm(self, x: str, gain: str, bias: str, epsilon: float) -> str:
+        return self._e.layer_norm(x, gain, bias, epsilon=epsilon)
+
+
+def _run(words: _Words, rows: str, mask: Any, blocks: list[Block]) -> list[str]:
+    """What comes out of every layer."""
+    made = []
+    for attention, feed_forward in zip(blocks[::2], blocks[1::2], strict=True):
+        rows = block(words, block(words, rows, mask, attention), mask, feed_forward)
+        made.append(rows)
+    return made
+
+
+def _encoder(
+    e: Emitter,
+    rows: str,
+    mask: str = "",
+    /,
+    *weights: str,
+    activation: str = "gelu_erf",
+    taps: Ints = (),
+    **attributes: Any,
+) -> tuple[str, ...]:
+    """`fusebert.Encoder`; docs/onnxruntime-op.md."""
+    try:
+        fields = encoder_op.weight_names(attributes)
+        count, rest = divmod(len(weights), len(fields))
+        if rest or not count:
+            raise Refused(f"{len(weights)} weights are no layers of {len(fields)}")
+        settings = [encoder_op.layer_settings(attributes, layer, count) for layer in range(count)]
+    except FusebertError as error:
+        raise Refused(str(error)) from None
+    blocks: list[Block] = []
+    for layer, (heads, scale, epsilons) in enumerate(settings):
+        own = dict(zip(fields, weights[layer * len(fields) :], strict=False))
+        width = _size(e, own["attention.query", "weight"], 0)
+        scale = scale or 1 / sqrt(max(width // max(heads, 1), 1))
+        part = _onnx_part(e, own, epsilons)
+        blocks += post_norm_layer(part, heads, _known(activation), scale)
+    rank = _rank(e, mask)
+    # of what is computed only what is added to scores is a mask of floats
+    additive = rank == 4 or (rank is None and "float" in e.dtype(mask))
+    tokens = e.gather(e.emit("shape", mask, to="int64"), e.constant([-1]), axis=0, batch_dims=0) if rank == 2 else ""
+
+    def added(scores: str) -> str:
+        return mask if additive else e.key_mask(mask, scores, filter=_LOWEST)
+
+    made = _run(_Words(e, rows, tokens), rows, added if mask else None, blocks)
+    if any(not 0 <= tap < count for tap in taps):
+        raise Refused(f"taps {taps} are not layers")
+    return made[-1], *(made[tap] for tap in taps)
+
+
+def _onnx_part(e: Emitter, own: Mapping[tuple[str, str], str], epsilons: tuple[float, float]) -> _Part:
+    def given(path: str, field: str) -> str:
+        name = own.get((path, field), "")
+        return name if name and 0 not in (e.sizes(name) or (0,)) else ""
+
+    def part(path: str) -> Any:
+        bias = given(path, "bias")
+        if is_norm(path):
+            gain = given(path, "gain")
+            return Norm(gain, bias, epsilons[path.startswith("feed_forward")])  # type: ignore[arg-type]
+        weight = given(path, "weight")
+        if e.dtype(weight) == "int8":
+            weight = e.dequantize(weight, given(path, "scales"), axis=0)
+            if inputs := given(path, "input_scales"):
+                weight = e.div(weight, inputs)
+        return NamedLinear(weight, bias)  # type: ignore[arg-type]
+
+    return part
+
+
+def _bert(op: str, e: Emitter, rows: str, mask: str, /, *weights: str, **attributes: Any) -> tuple[str, ...]:
+    """`Bert` and `BertHiddenStates`; docs/tensorflow-op.md."""
+    settings = with_defaults(op, attributes)
+    for name, kind in _KINDS.items():
+        if not isinstance(settings[name], kind):
+            raise Refused(f"attribute {name} of {op} has an unexpected type")
+    count, rest = divmod(len(weights), PER_LAYER)
+    heads, hidden = settings["NumAttentionHeads"], settings["HiddenSize"]
+    if rest or not count or heads < 1 or hidden % heads:
+        raise Refused(f"{len(weights)} weights and {heads} heads of {hidden} are no layers")
+    scale = settings["AttentionScale"] or 1 / sqrt(hidden / heads)
+    shapes = {name: options[0] for name, options in shapes_of(settings).items()}
+    blocks: list[Block] = []
+    for layer in range(count):
+        own = dict(zip(WEIGHTS, weights[layer * PER_LAYER :], strict=False))
+        part = _tensorflow_part(e, own, shapes, settings["LayerNormEpsilon"])
+        blocks += post_norm_layer(part, heads, _known(settings["HiddenAct"]), scale)
+    rank = _rank(e, mask) or (4 if settings["AdditiveMask"] else 2)
+    last = e.gather(e.emit("shape", mask, to="int64"), e.constant([-1]), axis=0, batch_dims=0)
+    added = mask if settings["AdditiveMask"] else _hiding(e, mask, settings["MaskValue"])
+    added = added if rank == 4 else e.unsqueeze(added, e.constant([1, 2] if rank == 2 else [1]))
+    made = _run(_Words(e, rows, last), rows, lambda _: added, blocks)
+    return made[-1], *made
+
+
+def _hiding(e: Emitter, mask: str, value: float) -> str:
+    shown = e.cast(mask, to="float32")
+    return e.mul(e.sub(e.constant(1.0, "float32"), shown), e.constant(value, "float32"))
+
+
+def _tensorflow_part(e: Emitter, own: Mapping[tuple[str, str], str], shapes: Any, epsilon: float) -> _Part:
+    def plain(path: str, field: str) -> str:
+        return e.reshape(own[path, field], e.constant(shapes[path, field]), zero_copies=False)
+
+    def part(path: str) -> Any:
+        if is_norm(path):
+            return Norm(plain(path, "gain"), plain(path, "bias"), epsilon)  # type: ignore[arg-type]
+        weight = e.transpose(plain(path, "weight"), e.constant([1, 0]))
+        return NamedLinear(weight, plain(path, "bias"))  # type: ignore[arg-type]
+
+    return part
+
+
+def _known(activation: str) -> str:
+    if activation not in ACTIVATIONS:
+        raise Refused(f"activation {activation} is unknown")
+    return activation
+
+
+def _rank(e: Emitter, tensor: str) -> int | None:
+    """How many dimensions a tensor has, as far as the file tells."""
+    shape = e.sizes(e.unchanged(tensor)) if tensor else None
+    return None if shape is None else len(shape)
+
+
+def _size(e: Emitter, weight: str, axis: int) -> int:
+    if weight not in e.weights or len(e.weights[weight].shape) != 2:
+        raise Refused(f"{weight} is not a constant matrix")
+    return e.weights[weight].shape[axis]
+
+
+RULES: dict[str, Rule] = {encoder_op.NAME: _encoder, **{op: partial(_bert, op) for op in OPS}}

@@ -1,0 +1,57 @@
+"""A fused operator of ours in a finding -> what it computes, as values: its own numbers, not those of the formula that
+it was spelled out as."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx import encoder_op
+from fusebert.formats.tensorflow import bert_layers
+from fusebert.formats.tensorflow.bert_op import precision_of, with_defaults
+from fusebert.match.findings import FoundEncoder, Lifted
+from fusebert.ops.graph import Array
+from fusebert.values.operator import Operator
+
+
+def read_operator(raised: Lifted, found: FoundEncoder) -> Operator | None:
+    """What an encoder that was fused already computes; None if it was not. Its weights are read now."""
+    node = found.operator
+    if node is None:
+        return None
+    weights = raised.graph.weights
+
+    def array(name: str) -> Array:
+        if name not in weights:
+            raise UnsupportedError(f"{node.name}: {name} is not a constant or a variable")
+        return weights[name].read()
+
+    names = node.inputs[encoder_op.FIRST_WEIGHT :]
+    try:
+        if node.op == encoder_op.NAME:
+            made = encoder_op.read_operator(node.attributes, names, array)
+        else:
+            made = bert_layers.read_operator(with_defaults(node.op, node.attributes), [array(name) for name in names])
+    except (TypeError, ValueError) as error:
+        raise UnsupportedError(f"{node.name}: its weights do not fit: {error}") from None
+    blocks = 2 * len(found.layers)  # only what is needed of the last layers
+    encoder = replace(made.encoder, blocks=made.encoder.blocks[:blocks], order=tuple(range(blocks)))
+    return replace(made, encoder=encoder, plan=replace(made.plan, blocks=made.plan.blocks[:blocks]))
+
+
+def operator_settings(found: FoundEncoder) -> tuple[str, str] | None:
+    """The precision of an encoder that was fused already, and what becomes of hidden positions in it; None if it was
+    not."""
+    node = found.operator
+    if node is None:
+        return None
+    if node.op == encoder_op.NAME:
+        return str(node.attributes.get("precision", "fp32")), str(node.attributes.get("padding", "skip"))
+    settings = with_defaults(node.op, node.attributes)
+    return precision_of(settings), str(settings["Padding"])
+
+
+def is_rounded(raised: Lifted, found: FoundEncoder) -> bool:
+    """Whether a fused operator has its weights as int8, so that their floats are gone."""
+    names = found.operator.inputs if found.operator else ()
+    return any(raised.graph.weights[name].dtype == "int8" for name in names if name in raised.graph.weights)
