@@ -25,10 +25,10 @@ class Entry(Listed):
 
     @cached_property
     def folder(self) -> Path:
-        """Where it is, with its cases; built if it is missing, together with all that its maker has not made yet."""
+        """Where it is, with its cases; built if it is missing, with all that its maker has not made in the same way."""
         place = folder(self.name)
         if not place.is_dir():
-            build([self.name] if self.source else [name for name in ZOO if ZOO[name].maker == self.maker])
+            build(name for name, entry in ZOO.items() if (entry.maker, entry.way) == (self.maker, self.way))
         if not place.is_dir():
             raise RuntimeError(f"{self.name} could not be made: {place}.error says why")
         return place

@@ -1,6 +1,24 @@
 """The zoo's list: every exporter output that readers and finder are tested on, as data. Nothing is built here."""
 
-from zoo.describe import EVEN, LISTED, SMALL, Facts, Listed, converted, hf, keras, keras2onnx, official, own, tf1, torch
+from zoo.describe import (
+    EVEN,
+    LISTED,
+    ODD,
+    SMALL,
+    WIDE,
+    Facts,
+    Listed,
+    converted,
+    hf,
+    keras,
+    keras2onnx,
+    official,
+    own,
+    stranger,
+    stranger_own,
+    tf1,
+    torch,
+)
 
 __all__ = ["LISTED", "Facts", "Listed"]
 
@@ -219,3 +237,44 @@ converted(
 )
 converted("int8-qdq-bert", "onnx-bert-14-eager", way="static", per_channel=True, precision="int8", tolerance=0.3)
 converted("int8-weights-bert", "onnx-bert-14-eager", way="weights", precision="int8")
+# as strangers bring them: both torch exporters, axes fixed or of one sequence, few positions
+for exporter, opset in (("script", 17), ("dynamo", "dynamo18")):
+    for attention in ("eager", "sdpa"):
+        start, how = f"strange-{exporter}-{attention}", {"opset": opset, "attention": attention}
+        stranger(f"{start}-length", (2, 9), (0,), **how)
+        stranger(f"{start}-one", (1, 9), (), **how)
+        stranger(f"{start}-one-free", (1, 9), (1,), **how)
+        stranger(f"{start}-from-one", (1, 9), (0, 1), **how)
+    stranger(f"strange-{exporter}-wide", (2, 384), (0,), WIDE, 384, opset=opset)
+    stranger(f"strange-{exporter}-10-positions", (2, 7), (0, 1), positions=10, opset=opset)
+    stranger(f"strange-{exporter}-16-positions", (2, 7), (0, 1), positions=16, opset=opset, attention="sdpa")
+    pooled = {"pool": "masked", "opset": opset, "attention": "sdpa"}
+    stranger(f"strange-{exporter}-one-pooled", (1, 9), (1,), **pooled)
+    stranger(f"strange-{exporter}-length-fp16", (2, 9), (0,), dtype="fp16", tolerance=2e-2, opset=opset)
+stranger_own("strange-adapters", "adapted", (Facts(**ODD | {"layers": 1}, epsilon=1e-5),) * 2)
+stranger_own("strange-turned", "turned", (Facts(**ODD | {"layers": 1}, epsilon=1e-5),), stops="a pre-LayerNorm layer")
+for exporter, opset in (("script", 17), ("dynamo", "dynamo18")):
+    relative = {"family": "mpnet", "inputs": 2, "refused": "relative positions", "opset": opset}
+    stranger(f"refuse-mpnet-{exporter}", (2, 7), (0, 1), **relative)
+stranger(
+    "refuse-deberta", (2, 7), (0, 1), family="deberta", inputs=2, refused="disentangled", opset="dynamo18",
+    config={"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16},
+)  # fmt: skip
+# and with tools of others on the way
+for way, sources in {
+    "sim": ("onnx-bert-14-eager", "onnx-bert-dynamo-sdpa", "strange-script-sdpa-one", "strange-dynamo-eager-length"),
+    "slim": ("onnx-bert-14-sdpa", "onnx-bert-dynamo-eager", "strange-script-eager-one", "strange-dynamo-sdpa-one-free"),
+    "shuffle": ("onnx-bert-14-sdpa", "strange-dynamo-eager-length"),
+}.items():
+    for source in sources:
+        converted(f"strange-{way}-{source.removeprefix('strange-').removeprefix('onnx-')}", source, way=way)
+for source in ("onnx-bert-14-sdpa", "onnx-bert-dynamo-eager"):
+    for way, per_channel in (
+        ("dynamic", False),
+        ("dynamic", True),
+        ("qdq", False),
+        ("qoperator", False),
+        ("qoperator", True),
+    ):
+        name = f"strange-{way}{'-channels' if per_channel else ''}-{source.removeprefix('onnx-')}"
+        converted(name, source, way=way, per_channel=per_channel, precision="int8", tolerance=0.3)

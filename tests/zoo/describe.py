@@ -5,10 +5,17 @@ One function per kind of model; each call adds a row to LISTED. catalogue.py mak
 
 from dataclasses import dataclass, field, replace
 
-from zoo.cases import KINDS, NAMES
+from zoo.cases import KINDS, NAMES, POSITIONS
 
 SMALL = {"layers": 3, "hidden": 24, "heads": 3, "inner": 56}
 EVEN = {"layers": 3, "hidden": 40, "heads": 4, "inner": 56}
+ODD = {"layers": 2, "hidden": 52, "heads": 4, "inner": 60}
+WIDE = {
+    "layers": 1,
+    "hidden": 260,
+    "heads": 4,
+    "inner": 64,
+}  # of which a probe of 384 tokens has more than 2^20 numbers
 TORCH_ACT = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
@@ -38,11 +45,17 @@ class Listed:
     types: str | None = NAMES[2]
     readers: tuple[str, ...] = ()  # who reads the encoder's output: positions, first, masked_mean, mean
     kinds: tuple[str, ...] = KINDS  # the masks it can be given
+    stops: str = ""  # words of the miss beside the encoders, where more layers follow
     refused: str | None = None  # why a finder must refuse it: causal, relative, pre_norm, rms_norm, nothing
     precision: str = "fp32"
     tolerance: float = 1e-4  # of scale, between the saved outputs and an exact engine's
     source: str | None = None  # the entry this one was converted from
     recipe: dict = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def way(self) -> str:
+        """How it is converted; models of one maker and way are made together."""
+        return self.recipe.get("way", self.name if self.source else "")
 
 
 HEADS = {  # outputs and who reads the encoder
@@ -53,7 +66,7 @@ HEADS = {  # outputs and who reads the encoder
     "ForMaskedLM": (("logits",), ("positions",)),
     "LMHeadModel": (("logits",), ("positions",)),
 }
-NO_POOLER, NO_TYPES = ("distilbert", "electra", "gpt2", "t5"), ("distilbert", "roberta", "xlm-roberta")
+NO_POOLER, NO_TYPES = ("distilbert", "electra", "gpt2", "t5", "deberta"), ("distilbert", "roberta", "xlm-roberta")
 EPSILON = {"roberta": 1e-5, "xlm-roberta": 1e-5}  # those families' checkpoints; the classes' own default is 1e-12
 LISTED: list[Listed] = []
 
@@ -266,3 +279,22 @@ def keras2onnx(name: str, activation: str = "gelu_erf", sizes: dict | None = Non
     torch(name, sizes=sizes, activation=activation)
     last = LISTED.pop()
     LISTED.append(replace(last, maker="keras2onnx", recipe=last.recipe | more))
+
+
+def stranger(
+    name: str, example: tuple[int, int], axes: tuple[int, ...], sizes: dict = ODD, positions: int = POSITIONS, **more
+) -> None:
+    """A stock model as a stranger exports it: from an example of that batch and length, with those axes dynamic."""
+    torch(name, sizes=sizes, static=example, **more)
+    last = LISTED.pop()
+    recipe = last.recipe | {"axes": axes, "positions": positions}
+    if more.get("pool"):  # "embedding" is what dynamo calls a tensor of its own
+        recipe |= {"outputs": ("pooled",), "flat": ["pooled"]}
+    LISTED.append(replace(last, maker="strangers", recipe=recipe))
+
+
+def stranger_own(name: str, model: str, facts: tuple[Facts, ...], stops: str = "") -> None:
+    """A plain torch model of makers/strangers.py."""
+    own(name, model, sizes=ODD, static=(2, 7), facts=facts, axes=(0, 1), positions=POSITIONS)
+    last = LISTED.pop()
+    LISTED.append(replace(last, maker="strangers", stops=stops, readers=()))

@@ -23,11 +23,13 @@ MAKERS = {  # modules of each, the slowest maker first; the first module is run,
     "long": ("long", "tensorflow", "tf1"),
     "torch5": ("torch", "own"),
     "torch4": ("torch", "own"),
+    "strangers": ("strangers", "torch", "own"),
     "keras": ("keras", "tf1"),
     "keras2onnx": ("keras2onnx", "torch", "own"),
     "convert": ("convert",),
     "tf2onnx": ("tf2onnx",),
 }
+CONVERTERS = ("onnxsim", "onnxslim")  # which one maker alone uses
 NEEDS_LEGACY = ("torch4", "tensorflow", "long")
 BY_NAME: dict[str, Listed] = {listed.name: listed for listed in LISTED}
 
@@ -40,6 +42,8 @@ def _key(name: str) -> str:
     pins = [(ROOT / "requirements" / f"{name}.txt").read_text() for name in ("develop", "legacy")]
     tools = ("torch", "transformers", "tensorflow", "tf", "keras", "onnx")
     pins = [line for text in pins for line in text.splitlines() if line.startswith(tools)]
+    if entry.maker != "convert":
+        pins = [line for line in pins if not line.startswith(CONVERTERS)]
     texts = [file.read_text() for file in files]
     whole = json.dumps([entry.maker, texts, pins, entry.recipe, sources], sort_keys=True)
     return hashlib.sha256(whole.encode()).hexdigest()[:12]

@@ -85,9 +85,10 @@ def _gather(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
     return float(int(indices.size) * math.prod(x.shape) / max(x.shape[int(attributes.get("axis", 0))], 1))
 
 
-def _gather_nd(inputs: _Inputs, _: Mapping[str, Any]) -> float:
+def _gather_nd(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:
     x, indices = inputs
-    return float(int(indices.size) * math.prod(x.shape[1:]))
+    chosen = int(attributes.get("batch_dims", 0)) + indices.shape[-1]  # of the dimensions, by numbers that stand last
+    return float(math.prod(indices.shape[:-1]) * math.prod(x.shape[chosen:]))
 
 
 def _matmul(inputs: _Inputs, attributes: Mapping[str, Any]) -> float:

@@ -27,6 +27,7 @@ class Cut:
     outputs: tuple[str, ...]
     taps: tuple[int, ...]
     dtype: str  # of the rows
+    rounding: tuple[tuple[str, ...], ...]  # scale and zero point of each output that the graph has in 8 bits only
 
 
 def cut(finding: Finding, found: FoundEncoder) -> Cut:
@@ -37,10 +38,10 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
         )
     tensors = _Tensors(finding)
     number = {layer.output: i for i, layer in enumerate(found.layers)}
-    outputs = (found.output, *found.taps)
-    flat = tensors.layout(found.output, found.output)
+    outputs, rounding = zip(*(tensors.made(name) for name in (found.output, *found.taps)), strict=True)
+    flat = tensors.layout(found.output)
     for tap in found.taps:
-        if tensors.layout(tap, tap) != flat:
+        if tensors.layout(tap) != flat:
             raise UnsupportedError(f"{tap} and {found.output} have different layouts")
     rows = tensors.seen(found.input, flat)
     if rows is None:
@@ -52,7 +53,7 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
         )
     taps = tuple(number[tap] for tap in found.taps)
     dtype = element_types(finding.translated).get(rows, "float32")
-    return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype)
+    return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype, rounding)
 
 
 def embedded(finding: Finding, found: FoundEncoder) -> str | None:
@@ -103,16 +104,26 @@ class _Tensors:
         translated = finding.translated
         there = {*translated.inputs, *(name for node in translated.nodes for name in node.outputs)}
         there -= translated.facts["emitted"]
+        self._rounded = {
+            node.inputs[0]: (node.outputs[0], node.inputs[1:])
+            for node in translated.nodes
+            if node.op == "quantize" and node.inputs[0] not in there and node.outputs[0] in there
+        }
+        self._there = there | self._rounded.keys()
         for tensor, view in raised.views.items():
             if view.factor == 1 and tensor in there and tensor not in raised.graph.weights:
                 self._views.setdefault(view.value, []).append((tensor, ax.settled(view.dims)))
 
-    def layout(self, tensor: str, value: str) -> bool:
-        """Whether a tensor is flat; raises where it is laid out in neither way."""
-        dims = next((dims for name, dims in self._views.get(value, ()) if name == tensor), None)
-        flat = None if dims is None else _flat(dims, ax.settled(self._raised.dims[value]))
+    def made(self, value: str) -> tuple[str, tuple[str, ...]]:
+        """The tensor that is to be made for a value: itself, or what an operation of ONNX Runtime rounds it to, with
+        scale and zero point."""
+        return self._rounded.get(value, (value, ()))
+
+    def layout(self, value: str) -> bool:
+        """Whether a value is flat as it is made; raises where it is laid out in neither way."""
+        flat = is_flat(self._raised, value, value) if value in self._there else None
         if flat is None:
-            raise UnsupportedError(f"the layout of {tensor} is neither {_shape(False)} nor {_shape(True)}")
+            raise UnsupportedError(f"the layout of {value} is neither {_shape(False)} nor {_shape(True)}")
         return flat
 
     def seen(self, value: str, flat: bool) -> str | None:

@@ -43,11 +43,23 @@ def find(graph: Graph) -> Finding:
     finding = look({}, None)
     if (longest := finding.raised.longest) is not None:
         finding = look({}, longest)
+    single = _of_one_sequence(translated)
+    if single and (finding.misses or single.intersection(found.mask.tensor for found in finding.encoders)):
+        other = look({0: 1}, longest)
+        return other if _layers(other) >= _layers(finding) else finding
     sizes = finding.raised.fixed_sizes
     if not sizes or finding.raised.contradictions:
         return finding
     other = look(sizes, longest)
     return other if not finding.encoders or _layers(other) > _layers(finding) else finding
+
+
+def _of_one_sequence(graph: Graph) -> set[str]:
+    """The inputs that are declared for one sequence where others are for any number, as an exporter leaves them."""
+    shapes = {name: declared.shape for name in graph.inputs if (declared := graph.types.get(name)) and declared.shape}
+    batches = {name: shape[0] for name, shape in shapes.items() if len(shape) == 2}
+    free = any(not isinstance(size, int) for size in batches.values())
+    return {name for name, size in batches.items() if size == 1 and free}
 
 
 def _layers(finding: Finding) -> int:

@@ -93,7 +93,7 @@ def _changes(finding: Finding, cuts: Sequence[Cut], target: FusedOnnx | StockOnn
 
 def _shape(finding: Finding, place: Cut) -> tuple[int | str | None, ...] | None:
     """The shape of what comes out of an encoder; batch and length as its mask has them, or as they are settled."""
-    if place.dtype != "float32":
+    if place.dtype != "float32" or any(place.rounding):
         return None
     hidden, fixed_sizes = place.found.hidden, finding.raised.fixed_sizes
     if place.flat:
@@ -118,13 +118,20 @@ def _stock_embeddings(stock: Stock, source: OnnxFile) -> None:
 
 
 def _in_floats(name: str, place: Cut) -> tuple[Cut, list[NewNode], list[NewNode]]:
-    """The same place with float32 rows, and the casts before and after, where the graph computes in halves."""
-    if place.dtype != "float16":
-        return place, [], []
-    rows, outputs = f"{name}.rows", tuple(f"{name}.{output}" for output in place.outputs)
-    before = [NewNode("Cast", "", (place.rows,), (rows,), {"to": NUMBERS["float32"]}, f"{name}.to_float")]
-    after = [
-        NewNode("Cast", "", (made,), (output,), {"to": NUMBERS["float16"]}, f"{made}.to_half")
-        for made, output in zip(outputs, place.outputs, strict=True)
-    ]
-    return replace(place, rows=rows, outputs=outputs), before, after
+    """The same place with float32 rows, and what converts them before and after, where the graph computes in halves or
+    has what comes out in 8 bits only."""
+    rows, outputs, half = place.rows, list(place.outputs), place.dtype == "float16"
+    before, after = [], []
+    if half:
+        rows = f"{name}.rows"
+        before = [NewNode("Cast", "", (place.rows,), (rows,), {"to": NUMBERS["float32"]}, f"{name}.to_float")]
+    for i, (output, rounding) in enumerate(zip(place.outputs, place.rounding, strict=True)):
+        made = f"{name}.{output}"
+        if rounding:
+            after.append(NewNode("QuantizeLinear", "", (made, *rounding), (output,), {}, f"{made}.to_8_bits"))
+        elif half:
+            after.append(NewNode("Cast", "", (made,), (output,), {"to": NUMBERS["float16"]}, f"{made}.to_half"))
+        else:
+            continue
+        outputs[i] = made
+    return replace(place, rows=rows, outputs=tuple(outputs)), before, after

@@ -1,9 +1,10 @@
-"""Makes the zoo's second-hand ONNX files: optimised or quantised by ONNX Runtime.
+"""Makes the zoo's second-hand ONNX files: optimised or quantised by ONNX Runtime, simplified, or in another order.
 
 Run by workshop.py in a process of its own, after the torch models are there.
 """
 
 import logging
+import random
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_model
 from zoo.cases import Cases, copy_cases, stored_inputs, work
@@ -67,6 +69,43 @@ def static(recipe: dict, source: Path, target: Path) -> None:
     quantize_static(str(source), str(target), reader, **fields)
 
 
+def whole(recipe: dict, source: Path, target: Path) -> None:
+    """Everything that can be in 8 bits is, between QuantizeLinear and DequantizeLinear or as QLinear operations."""
+    form = QuantFormat.QDQ if recipe["way"] == "qdq" else QuantFormat.QOperator
+    prepared = target.with_name("prepared.onnx")
+    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    fields = {"quant_format": form, "per_channel": recipe["per_channel"], "weight_type": QuantType.QInt8}
+    quantize_static(str(prepared), str(target), Reader(source.parent), **fields)
+    prepared.unlink()
+
+
+def simplified(recipe: dict, source: Path, target: Path) -> None:
+    """onnxsim's form of the graph."""
+    import onnxsim
+
+    made, right = onnxsim.simplify(onnx.load(source))
+    if not right:
+        raise ValueError("onnxsim changed the answers")
+    onnx.save(made, target)
+
+
+def slimmed(recipe: dict, source: Path, target: Path) -> None:
+    """onnxslim's form of the graph."""
+    import onnxslim
+
+    onnx.save(onnxslim.slim(onnx.load(source)), target)
+
+
+def shuffled(recipe: dict, source: Path, target: Path) -> None:
+    """The same nodes in any order, which ONNX Runtime loads."""
+    model = onnx.load(source)
+    nodes = list(model.graph.node)
+    random.Random(1).shuffle(nodes)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    onnx.save(model, target)
+
+
 def weights(recipe: dict, source: Path, target: Path) -> None:
     """Weights of products as int8 with a DequantizeLinear behind, one scale per column; activations stay float."""
     model = onnx.load(source)
@@ -103,6 +142,7 @@ def answers(target: Path, source: Path, folder: Path, kinds: list[str]) -> None:
 
 
 WAYS = {"session": session, "optimizer": optimizer, "dynamic": dynamic, "static": static, "weights": weights}
+WAYS |= {"qdq": whole, "qoperator": whole, "sim": simplified, "slim": slimmed, "shuffle": shuffled}
 
 
 def make(recipe: dict, folder: Path) -> None:
