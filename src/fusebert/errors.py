@@ -21,7 +21,15 @@ class UnsupportedError(FusebertError):
 def suggest(name: str, names: Iterable[str]) -> str:
     """Names that are similar to one that is missing, as the end of a sentence."""
     names = list(names)
+    lower = {other.lower(): other for other in reversed(names)} if len(names) < 20_000 else {}
+    found = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, 3, 0.7)]
     last = name.rpartition("/")[2]
-    found = difflib.get_close_matches(name, names, 3, 0.7) if len(names) < 20_000 else []
     found = found or [other for other in names if other.rpartition("/")[2] == last][:3]
     return f"; did you mean {' or '.join(found)}?" if found else ""
+
+
+def unknown(what: str, name: object, names: Iterable[str]) -> FusebertError:
+    """The error for a name that is none of those that there are."""
+    names = list(names)
+    there = f"use one of {', '.join(names)}" if names else "there is none"
+    return FusebertError(f"{what} {name!r:.60} is unknown; {there}{suggest(str(name), names)}")

@@ -70,7 +70,7 @@ def test_prompts(make, tmp_path):
     for ours in (fusebert.load(folder), fusebert.load(tmp_path / "made")):
         for how in ({}, {"prompt_name": "document"}, {"prompt": "in the garden "}, {"prompt": ""}):
             assert stock.error(ours.encode(TEXTS, **how), theirs.encode(TEXTS, **how)) < 1e-4, how
-        with pytest.raises(FusebertError, match="'other' is unknown; the model's prompts are: document, query"):
+        with pytest.raises(FusebertError, match="'other' is unknown; use one of document, query"):
             ours.encode(TEXTS, prompt_name="other")
 
 

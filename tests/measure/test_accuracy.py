@@ -133,7 +133,7 @@ def test_a_bad_file_is_one_clear_sentence(tmp_path, content, sentence):
 def test_a_task_needs_its_file_and_a_model_that_fits(files, folders, tmp_path):
     for task, data, sentence in (
         ("mrpc", None, "give --data"),
-        ("cola", files / "values.tsv", "use mrpc, sst2, stsb"),
+        ("cola", files / "values.tsv", "use one of mrpc, sst2, stsb"),
         (tmp_path / "none.tsv", None, "cannot be read"),
     ):
         with pytest.raises(FusebertError, match=sentence):

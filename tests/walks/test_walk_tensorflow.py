@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,14 @@ def test_bert_large_up_to_its_server(run, tmp_path, monkeypatch):
         assert "--batch_size is left out: a model keeps its batch size" in said
         assert ("--aggressive_optimizations is left out" in said) == (number == 0)
         assert compare(model, Path("bert-saved-model-neuron"), samples=3, sequence_length=16).same
+
+
+def test_tensorflow_says_nothing_of_its_own():
+    """Neither when it is imported nor when it loads variables of TensorFlow 1."""
+    model = str(long.get("tf1-saved_model").path)
+    command = [sys.executable, "-m", "fusebert", "compare", model, model, "--samples", "1", "--sequence-length", "8"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_server_and_a_client(run, tmp_path):

@@ -7,13 +7,33 @@ from typing import Annotated
 
 import typer
 
+from fusebert.cli.show import show_text
+
 app = typer.Typer(
-    name="fusebert", help="BERT-family inference on CPUs: optimise a model, check its answers, run it.",
-    add_completion=False, pretty_exceptions_enable=False,
+    name="fusebert",
+    pretty_exceptions_enable=False,
     context_settings={
         "help_option_names": ["--help", "-h"], "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )  # fmt: skip
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        show_text(f"fusebert {version('fusebert')}")
+        raise typer.Exit
+
+
+@app.callback()
+def fusebert(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Tell the version.")
+    ] = False,
+) -> None:
+    """BERT-family inference on CPUs: optimise a model, check its answers, run it."""
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 Threads = Annotated[

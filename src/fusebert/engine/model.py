@@ -16,7 +16,7 @@ from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
 from fusebert.engine.sentence import Embedder, prompted
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens, group_tokens, list_texts
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
@@ -396,5 +396,5 @@ def _flat(name: str, values: Any) -> Array:
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise FusebertError(f"{name} {value!r} is unknown; use one of {', '.join(choices)}")
+        raise unknown(name, value, choices)
     return value

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fusebert.errors import FusebertError
+from fusebert.errors import unknown
 from fusebert.ops.graph import Array
 
 
@@ -37,7 +37,7 @@ POOLING = tuple(_POOLING)
 def check_pooling(pooling: str) -> str:
     """The name of a pooling, or of several joined by "+", if it is one."""
     if not set(pooling.split("+")) <= set(_POOLING):
-        raise FusebertError(f"pooling {pooling!r} is unknown; use one of {', '.join(POOLING)}")
+        raise unknown("pooling", pooling, POOLING)
     return pooling
 
 

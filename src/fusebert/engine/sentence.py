@@ -8,7 +8,7 @@ import numpy as np
 
 from fusebert.engine.native import Engine
 from fusebert.engine.pooling import check_pooling, pool
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import UnsupportedError, unknown
 from fusebert.ops.graph import Array
 from fusebert.values.network import Sentence
 
@@ -51,8 +51,7 @@ def prompted(
     name = prompt_name if prompt_name is not None or own is None else own.default_prompt
     if prompt is None and name is not None:
         if name not in prompts:
-            known = ", ".join(prompts) or "none"
-            raise FusebertError(f"prompt_name {name!r} is unknown; the model's prompts are: {known}")
+            raise unknown("prompt_name", name, prompts)
         prompt = prompts[name]
     return [_behind(prompt, text) for text in texts] if prompt else texts
 

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import FusebertError, UnsupportedError, unknown
 from fusebert.formats.config import Config
 from fusebert.formats.families import FAMILIES, Family, Part, Sizes
 from fusebert.formats.families.family import Spelling, Step
@@ -39,7 +39,7 @@ def read(path: Path, head: str | None = None) -> Network:
     config, family = _family(path / "config.json")
     kind = head or config.head()
     if kind not in HEADS:
-        raise FusebertError(f"head {kind!r} is unknown; use one of {', '.join(HEADS)}")
+        raise unknown("head", kind, HEADS)
     reader = _Reader(config, family, Weights(path, family.prefix))
     return Network(
         family=str(config.values["model_type"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.formats import write
 from fusebert.formats.files import read_json
 from fusebert.ops.graph import Array
@@ -39,7 +39,7 @@ def write_factors(
     ranges is ever replaced."""
     form = form or default_form(path)
     if form not in FORMS:
-        raise FusebertError(f"form {form!r} of factors is unknown; use one of {', '.join(FORMS)}")
+        raise unknown("form of factors", form, FORMS)
     values = np.asarray(ranges, np.float32).reshape(-1, len(PRODUCTS), 2)
     with write.file(path, is_factors if overwrite else None) as file:
         file.write((_json(values, about or {}) if form == "ours" else _text(values)).encode())

@@ -12,7 +12,7 @@ import numpy as np
 from fusebert.engine.load import load
 from fusebert.engine.model import Model
 from fusebert.engine.tokenizer import Text
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.formats import write
 from fusebert.formats.ranges import FORMS, default_form, is_factors, write_factors
 from fusebert.measure.histogram import Histogram, check_method, choose_range
@@ -54,7 +54,7 @@ def calibrate(
     source, data, out, wanted = open(path), Path(data), Path(out), Settings(**settings)
     form, method = wanted.form or default_form(out), wanted.method
     if form not in FORMS:
-        raise FusebertError(f"form {form!r} is unknown; use one of {', '.join(FORMS)}")
+        raise unknown("form", form, FORMS)
     check_method(method, wanted.percentile)
     write.check(out, is_factors if overwrite else None)
     task = read_texts(data).spread(wanted.samples)

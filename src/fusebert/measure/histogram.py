@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.ops.graph import Array
 
 METHODS = ("minmax", "percentile", "entropy")
@@ -57,7 +57,7 @@ def choose_range(histogram: Histogram, method: str, percentile: float = 99.99) -
 def check_method(method: str, percentile: float) -> None:
     """Refuses what `choose_range` does not know."""
     if method not in METHODS:
-        raise FusebertError(f"method {method!r} is unknown; use one of {', '.join(METHODS)}")
+        raise unknown("method", method, METHODS)
     if not 50 <= percentile <= 100:
         raise FusebertError(f"percentile must be from 50 to 100, not {percentile:g}")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, suggest
 from fusebert.measure.meanings import Limits, Meanings, read_meanings
 from fusebert.ops.graph import Array
 from fusebert.source import GraphSource
@@ -146,8 +146,10 @@ def _told(inputs: Sequence[Input], told: Told) -> tuple[dict[str, Input], dict[s
         name = said if isinstance(said, str) else key
         match = next((given for given in inputs if name in (given.name, given.tensor)), None)
         if match is None:
-            there = ", ".join(given.name for given in inputs)
-            raise UnknownInputError(f"it has no input {name!r}; there are {there}", key)
+            there = [given.name for given in inputs]
+            raise UnknownInputError(
+                f"it has no input {name!r}; there are {', '.join(there)}{suggest(name, there)}", key
+            )
         if match in chosen.values() or match.name in filled:
             raise FusebertError(f"input {name!r} cannot be two things at once")
         if isinstance(said, str):

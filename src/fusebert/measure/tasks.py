@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fusebert.engine.tokenizer import Text
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.measure.sentences import PAIRS, SENTENCES
 from fusebert.ops.graph import Array
 
@@ -62,8 +62,9 @@ def find_task(task: str | Path | None, data: str | Path | None) -> Task:
         first, second, rated = zip(*PAIRS, strict=True)
         return Task("built-in pairs", tuple(zip(first, second, strict=True)), tuple(map(str, rated)), "values")
     if task is not None and str(task) not in NAMES:
-        if data is not None and Path(data) != Path(task):
-            raise FusebertError(f"unknown task {str(task)!r}; use {', '.join(NAMES)} or a file (then omit the data)")
+        is_name = not Path(task).suffix and not Path(task).exists()
+        if is_name or (data is not None and Path(data) != Path(task)):
+            raise unknown("task", str(task), (*NAMES, "a file of your own (then omit the data)"))
         return read_task(Path(task))
     if data is None:
         raise FusebertError(f"the file with the texts of {task} is missing; give --data FILE")

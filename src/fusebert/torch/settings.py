@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.formats.ranges import read_factors
 from fusebert.values.precision import PRECISIONS
 
@@ -26,9 +26,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
-            raise FusebertError(f"precision {self.precision!r} is unknown; use one of {', '.join(PRECISIONS)}")
+            raise unknown("precision", self.precision, PRECISIONS)
         if self.padding not in PADDING:
-            raise FusebertError(f"padding {self.padding!r} is unknown; use one of {', '.join(PADDING)}")
+            raise unknown("padding", self.padding, PADDING)
         if not isinstance(self.threads, int) or not 0 <= self.threads <= 1024:
             raise FusebertError(f"threads: a whole number from 0 to 1024 is expected, not {self.threads!r:.40}")
         if self.calibrate and self.precision != "fp32":
@@ -56,7 +56,7 @@ def change(settings: Settings, changes: dict[str, Any]) -> Settings:
     names = [field.name for field in fields(Settings)]
     for name in changes:
         if name not in names:
-            raise FusebertError(f"setting {name!r} is unknown; these are: {', '.join(names)}")
+            raise unknown("setting", name, names)
     given = {name: value for name, value in changes.items() if value is not None}
     if "ranges" in given:
         given["ranges"] = _flat(given["ranges"])

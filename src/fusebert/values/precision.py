@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fusebert.errors import FusebertError
+from fusebert.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -32,5 +32,5 @@ PRECISIONS = {
 def precision(name: str) -> Precision:
     """The precision of that name."""
     if name not in PRECISIONS:
-        raise FusebertError(f"precision {name!r} is unknown; use one of {', '.join(PRECISIONS)}")
+        raise unknown("precision", name, PRECISIONS)
     return PRECISIONS[name]

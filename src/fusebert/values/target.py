@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.values.precision import precision as named_precision
 
 PADDING = ("auto", "skip", "first", "compute")  # what becomes of hidden positions in a fused operator
@@ -40,7 +40,7 @@ class Fused:
     def __post_init__(self) -> None:
         named_precision(self.precision)
         if self.padding not in PADDING:
-            raise FusebertError(f"padding {self.padding!r} is unknown; use one of {', '.join(PADDING)}")
+            raise unknown("padding", self.padding, PADDING)
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ TARGETS: dict[str, type[Target]] = {
 def make_target(name: str, options: Mapping[str, Any]) -> Target:
     """The target of that name with its options."""
     if name not in TARGETS:
-        raise FusebertError(f"target {name!r} is unknown; use one of {', '.join(TARGETS)}")
+        raise unknown("target", name, TARGETS)
     for option in options:
         owners = [other for other, kind in TARGETS.items() if option in {field.name for field in fields(kind)}]
         if not owners:
-            raise FusebertError(f"there is no option {option!r} for any target")
+            raise unknown("option", option, sorted({field.name for kind in TARGETS.values() for field in fields(kind)}))
         if name not in owners:
             raise FusebertError(f"option {option!r} is for {' and '.join(owners)}, not for {name}; omit it")
     return TARGETS[name](**options)

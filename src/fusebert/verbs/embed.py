@@ -18,7 +18,7 @@ from fusebert.engine.load import load
 from fusebert.engine.model import Model
 from fusebert.engine.sentence import prompted
 from fusebert.engine.tokenizer import Text, Tokens
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unknown
 from fusebert.formats import dataset
 from fusebert.formats.dataset import Row
 from fusebert.formats.parts import Output, Part
@@ -48,7 +48,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, value, known in (("task", self.task, TASKS), ("dtype", self.dtype, DTYPES)):
             if value not in known:
-                raise FusebertError(f"{name} {value!r} is unknown; use one of {', '.join(known)}")
+                raise unknown(name, value, known)
         if not 1 <= len(self.columns) <= 2:
             raise FusebertError(f"{len(self.columns)} columns of text are given; use one, or two for pairs")
         if reserved := {"row", "embedding", "scale", "label", "score", "scores", "tokens"} & set(self.keep):

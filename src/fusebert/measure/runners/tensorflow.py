@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
@@ -17,6 +20,10 @@ from fusebert.measure.runners.runner import Runner, endings_of, first_line, impo
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import SavedModel, TensorFlowSource
 
+_LOG = re.compile(
+    rb"[IWE]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IWE] |WARNING: All log messages before absl|To enable the following instr"
+)
+
 
 class TensorFlow(Runner):
     """A SavedModel's default signature or a frozen graph, by TensorFlow; one with our op gets our library."""
@@ -26,13 +33,14 @@ class TensorFlow(Runner):
 
     def __init__(self, source: TensorFlowSource, threads: int | None = None, told: Told | None = None) -> None:
         path, graph = source.path, source.graph
-        tf = _tensorflow(path, threads)
-        if words(graph).intersection(OPS):
-            import fusebert.tensorflow  # noqa: F401 (brings the op)
-        try:
-            inputs = self._load(tf, source) if isinstance(source, SavedModel) else self._import(tf, path, graph)
-        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
-            raise FusebertError(f"{path} is not accepted by TensorFlow: {first_line(error)}") from error
+        with _quietly():
+            tf = _tensorflow(path, threads)
+            if words(graph).intersection(OPS):
+                import fusebert.tensorflow  # noqa: F401 (brings the op)
+            try:
+                inputs = self._load(tf, source) if isinstance(source, SavedModel) else self._import(tf, path, graph)
+            except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+                raise FusebertError(f"{path} is not accepted by TensorFlow: {first_line(error)}") from error
         self.name = f"{path} by tensorflow"
         self.roles = roles_of(source, inputs, told)
         served = graph.facts.get("served")
@@ -86,6 +94,31 @@ class TensorFlow(Runner):
 
     def close(self) -> None:
         self._call = self._kept = None
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """TensorFlow's log lines are dropped, some of which no setting of its own stops; what others write is passed on."""
+    loggers = [logging.getLogger(name) for name in ("tensorflow", "absl")]
+    levels = [logger.level for logger in loggers]
+    with tempfile.TemporaryFile() as written:
+        try:
+            real = os.dup(2)
+        except OSError:  # there is no standard error
+            yield
+            return
+        os.dup2(written.fileno(), 2)
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+            written.seek(0)
+            os.write(2, b"".join(line for line in written if not _LOG.match(line)))
 
 
 def _tensorflow(path: Path, threads: int | None) -> Any:
