@@ -103,6 +103,19 @@ def test_the_three_known_files_are_recognised(tmp_path):
     assert find_task("sst2", glue).texts == ("good",)
 
 
+def test_commas_separate_columns_in_csv(tmp_path):
+    table = tmp_path / "a.csv"
+    table.write_text('text,label\n"good, really",1\nbad,0\n')
+    task = read_task(table)
+    assert (task.texts, task.labels) == (("good, really", "bad"), ("1", "0"))
+    assert read_texts(table).texts == ("good, really", "bad")
+    table.write_text('text\n"good, really"\n')
+    assert read_texts(table).texts == ("good, really",)
+    (tmp_path / "b.csv").write_text("good\tthere\t1\n")
+    with pytest.raises(FusebertError, match=r"call it \.tsv"):
+        read_task(tmp_path / "b.csv")
+
+
 def test_own_files_with_and_without_header(files, tmp_path):
     assert read_task(files / "classes.tsv").kind == ""
     assert not read_task(files / "classes.tsv").pairs

@@ -2,6 +2,8 @@
 
 import base64
 import gzip
+import json
+import shutil
 import signal
 import socket
 import threading
@@ -81,6 +83,50 @@ def test_the_routes_of_text_embeddings_inference(served, models, model):
     assert {w["index"]: w["value"] for w in words} == {
         i: float(v) for i, v in enumerate(np.log1p(np.maximum(logits.max(0), 0))) if v
     }
+
+
+def test_tokenize_and_tag_take_texts_only(served):
+    """/tokenize left token ids out, and answered []."""
+    for path in ("/tokenize", "/tag"):
+        status, _, told = served.ask(path, {"inputs": [5, 6]})
+        assert (status, told["error"]) == (422, "inputs: texts are expected, not token ids")
+
+
+def test_a_folders_prompts_are_put_before_texts(models, tmp_path):
+    """As Model.encode does it, in every protocol; and they are part of the vector space."""
+    folder, plain = tmp_path / "prompted", fusebert.load(models["none"], threads=1)
+    shutil.copytree(models["none"], folder)
+    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}]
+    modules += [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    width = plain.network.encoder.hidden_size
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    prompts = {"query": "the dog ", "document": "red "}
+    settings = {"prompts": prompts, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    server = Served(folder, log=tmp_path / "log")
+    try:
+        want = plain.encode(["the dog the cat"]).tolist()
+        assert server.ask("/embed", {"inputs": "the cat"})[2] == want
+        assert server.ask("/v1/embeddings", {"input": "the cat"})[2]["data"][0]["embedding"] == want[0]
+        assert server.ask("/vectors", {"text": "the cat"})[2]["vector"] == want[0]
+        inputs = [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the cat"]}]
+        asked = {"inputs": inputs, "outputs": [{"name": "embedding"}]}
+        assert server.ask("/v2/models/prompted/infer", asked)[2]["outputs"][0]["data"] == want[0]
+        documents = server.ask("/embed", {"inputs": "the cat", "prompt_name": "document"})[2]
+        assert documents == plain.encode(["red the cat"]).tolist()
+        ids = plain.tokenizer(["the cat"])[0].ids
+        assert server.ask("/embed", {"inputs": [ids]})[2] == plain.encode(["the cat"]).tolist()
+        status, _, told = server.ask("/embed", {"inputs": "the cat", "prompt_name": "other"})
+        assert status == 422
+        assert "the model's prompts are: " in told["error"]
+        info = server.ask("/info")[2]
+        assert (info["prompts"], info["default_prompt"]) == (prompts, "query")
+        assert info["fingerprint"] == fingerprint(fusebert.load(folder)) != fingerprint(plain)
+    finally:
+        assert server.stop() == 0
 
 
 def test_entities_and_answers_come_with_their_places(served, models):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +21,8 @@ from fusebert.cli.app import (
     app,
     tell,
 )
-from fusebert.cli.show import show
+from fusebert.cli.show import show, show_line, show_status
+from fusebert.errors import FusebertError
 
 
 @app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
@@ -83,9 +85,24 @@ def optimize(
 @app.command(epilog='Example: fusebert run ./my-classifier "what a film" "what a waste"')
 def run(
     model: ModelPath,
-    texts: Annotated[list[str], typer.Argument(help="The texts.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="The texts; - or nothing reads lines of standard input.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A .txt, .jsonl, .csv, .tsv or .parquet file with the texts instead.")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--column", "--columns", help="Its column with the texts, or two for pairs: a,b; default: text."),
+    ] = None,
     pair: Annotated[
         bool, typer.Option("--pair", help="Texts are pairs: first and second, first and second, ...")
+    ] = False,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Texts are token ids: '101 7592 102'; of columns: input_ids.")
+    ] = False,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print one JSON object for each text; standard input is JSON lines, too.")
     ] = False,
     precision: Annotated[
         str | None, typer.Option(help="fp32, bf16, int8 or int8-bf16; an artifact has its own.")
@@ -95,13 +112,55 @@ def run(
         typer.Option(help="For embeddings: mean, cls or max; default: what the folder says, or mean."),
     ] = None,
     head: HeadOption = None,
+    tokenizer: Tokenizer = None,
+    fingerprint: Annotated[
+        bool, typer.Option("--fingerprint", help="Only tell the vector space: vectors of equal ones may be mixed.")
+    ] = False,
     threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
-    from fusebert.verbs.run import run as work
+    from fusebert.verbs import run as verb
 
-    show(work(model, texts, pair, precision, pooling, head, threads, vectors=as_json), as_json)
+    settings = verb.Settings(precision, pooling, head, threads, tokenizer)
+    if fingerprint:
+        show(verb.tell_space(model, settings), as_json)
+        return
+    inputs = _inputs(texts or [], file, columns, pair, ids, ".jsonl" if jsonl else ".txt")
+    if not jsonl:
+        show(verb.run(model, inputs, settings, vectors=as_json), as_json)
+        return
+    runner = verb.Runner(settings.load(model), pooling)
+    for found in runner.objects(inputs):
+        show_line(found)
+    for note in runner.notes():
+        show_status(note)
+
+
+def _inputs(texts: list[str], file: Path | None, columns: str | None, pair: bool, ids: bool, stdin: str) -> Any:
+    """What `run` is to run on: words of the command line, or rows of a file or of standard input."""
+    from fusebert.verbs import run as verb
+
+    if texts and texts != ["-"] and file is not None:
+        raise typer.BadParameter("texts are given, and a file too; give one of them", param_hint="--file")
+    if file is None and (texts == ["-"] or not texts):
+        if not texts and (sys.stdin is None or sys.stdin.isatty()):
+            raise typer.BadParameter("none is given; give some, --file FILE, or - to read lines", param_hint="texts")
+        file = Path("-")
+    if file is not None:
+        inputs = verb.read_inputs(file, tuple(columns.split(",")) if columns else (), ids, stdin)
+    elif columns:
+        raise typer.BadParameter("only files have columns", param_hint="--column")
+    else:
+        inputs = (verb.read_ids(text, "--ids") for text in texts) if ids else iter(texts)
+    return pairs(list(inputs)) if pair else inputs
+
+
+def pairs(texts: list[Any]) -> list[tuple[str, str]]:
+    """Texts two by two."""
+    if len(texts) % 2 or not all(isinstance(text, str) for text in texts):
+        raise FusebertError(f"--pair: pairs need an even number of texts, not {len(texts)}")
+    return list(zip(texts[::2], texts[1::2], strict=True))
 
 
 @app.command(epilog="Example: fusebert inspect ./my-bert")

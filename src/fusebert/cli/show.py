@@ -34,6 +34,11 @@ def show_text(text: str) -> None:
         raise SystemExit(128 + signal.SIGPIPE) from None
 
 
+def show_line(value: Any) -> None:
+    """Prints a value as JSON on one line."""
+    show_text(json.dumps(_strict(value), ensure_ascii=False, allow_nan=False))
+
+
 def _json(value: Any) -> str:
     """Strict JSON: what is no number there is null."""
     return json.dumps(_strict(value), indent=2, allow_nan=False)

@@ -343,11 +343,17 @@ class Model:
         return answers.fills(self.tokenizer, tokens, logits)
 
     def _tokenize(self, texts: list[Any]) -> list[Tokens]:
-        if self.tokenizer is None:
-            raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; use run with token ids")
         if texts and all(isinstance(text, Tokens) for text in texts):
-            return [text for text in texts if isinstance(text, Tokens)]
+            return [self._checked(text) for text in texts]
+        if self.tokenizer is None:
+            raise FusebertError("the model's folder has no tokenizer.json or vocab.txt; name one, or give token ids")
         return self.tokenizer([text for text in texts if not isinstance(text, Tokens)])
+
+    def _checked(self, tokens: Tokens) -> Tokens:
+        if len(tokens.ids) > self.network.embeddings.longest:
+            longest = self.network.embeddings.longest
+            raise FusebertError(f"{len(tokens.ids)} token ids, but the model has positions for {longest}")
+        return tokens
 
     def _embed(self, ids: Array, offsets: Array, token_types: Array | None) -> Array:
         """The embeddings of ragged sequences."""

@@ -4,7 +4,6 @@ should be comes with the reason."""
 
 from __future__ import annotations
 
-import csv
 import glob
 import hashlib
 import io
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fusebert.errors import FusebertError
+from fusebert.formats.table import hint, read_cells
 
 STDIN = Path("-")
 _FORMATS = (".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
@@ -81,11 +81,19 @@ def count_rows(files: Sequence[Path]) -> int | None:
     return total
 
 
-def read_rows(files: Sequence[Path], columns: Sequence[str], keep: Sequence[str] = ()) -> Iterator[Row]:
-    """The rows of all files, numbered from 0 on. Plain text has one column, `text`, and nothing to keep."""
+def is_plain(path: Path) -> bool:
+    """Whether every line of a file is a text, so that it has no columns."""
+    return _kind(path)[0] in ("", ".txt")
+
+
+def read_rows(
+    files: Sequence[Path], columns: Sequence[str], keep: Sequence[str] = (), stdin: str = ".txt"
+) -> Iterator[Row]:
+    """The rows of all files, numbered from 0 on. Plain text has one column, `text`; `stdin` is the suffix that tells
+    the format of standard input."""
     number = 0
     for path in files:
-        suffix, compression = _kind(path)
+        suffix, compression = (stdin, "") if path == STDIN else _kind(path)
         for values, reason in _READERS.get(suffix, _read_lines)(path, compression, (*columns, *keep)):
             yield _row(number, values, reason, columns, keep)
             number += 1
@@ -135,22 +143,13 @@ def _read_json_lines(path: Path, compression: str, columns: Sequence[str]) -> Va
 
 
 def _read_table(path: Path, compression: str, columns: Sequence[str]) -> Values:
-    separator = "\t" if _kind(path)[0] == ".tsv" else ","
-    csv.field_size_limit(_LONGEST_LINE)
-    with _opened(path, compression) as file:
-        text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
-        reader = csv.reader(
-            text, delimiter=separator, quoting=csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
-        )
-        try:
-            header = next(reader, [])
-            _check_columns(path, columns, header)
-            for cells in reader:
-                if cells:
-                    reason = "" if len(cells) == len(header) else f"the row has {len(cells)} cells, not {len(header)}"
-                    yield dict(zip(header, cells, strict=False)), reason
-        except csv.Error as error:
-            raise FusebertError(f"{path}, line {reader.line_num}: {error}; mend that line") from None
+    with io.TextIOWrapper(_opened(path, compression), "utf-8-sig", "surrogateescape", newline="") as text:
+        rows = read_cells(path, text)
+        _, header = next(rows, (0, []))
+        _check_columns(path, columns, header)
+        for _, cells in rows:
+            reason = "" if len(cells) == len(header) else f"the row has {len(cells)} cells, not {len(header)}"
+            yield dict(zip(header, cells, strict=False)), reason
 
 
 def _read_parquet(path: Path, compression: str, columns: Sequence[str]) -> Values:  # noqa: ARG001
@@ -187,7 +186,7 @@ def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> N
     for name in wanted:
         if name not in there:
             have = ", ".join(f"{one!r:.40}" for one in there[:20]) or "none"
-            raise FusebertError(f"{path} has no column {name!r}; its columns are {have}")
+            raise FusebertError(f"{path} has no column {name!r}; its columns are {have}{hint(path, there)}")
 
 
 def _lines(path: Path, compression: str) -> Iterator[tuple[str, str]]:

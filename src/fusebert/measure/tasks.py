@@ -4,6 +4,7 @@ docs/calibration.md describes the forms. Which one a file has is told by its hea
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 
 from fusebert.engine.tokenizer import Text
 from fusebert.errors import FusebertError, unknown
+from fusebert.formats.table import hint, is_csv, read_cells
 from fusebert.measure.sentences import PAIRS, SENTENCES
 from fusebert.ops.graph import Array
 
@@ -87,7 +89,8 @@ def read_task(path: Path, name: str | None = None) -> Task:
     least = max(columns.values()) + 1
     for number, row in rows:
         if len(row) < least:
-            raise FusebertError(f"{path}, line {number}: {len(row)} columns, but there must be {least}")
+            told = f"{path}, line {number}: {len(row)} columns, but there must be {least}"
+            raise FusebertError(f"{told}{hint(path, row)}")
     if not rows:
         raise FusebertError(f"{path} has no texts")
     labels = tuple(row[columns["label"]].strip() for _, row in rows)
@@ -102,15 +105,17 @@ def built_in_texts() -> Task:
 def read_texts(path: Path) -> Task:
     """The texts of a labelled file, or of one with a text on every line; labels are empty there."""
     rows = _rows(path)
-    labelled = len(rows[0][1]) > 1 or _recognised(rows) is not None
-    if labelled:
+    header = [name.strip().lower() for name in rows[0][1]]
+    if len(header) > 1 or _recognised(rows) is not None:
         return read_task(path)
+    if is_csv(path) and header[0] in _HEADERS["text"]:
+        rows = rows[1:]
     texts = tuple(row[0] for _, row in rows)
     return Task(path.name, texts, ("",) * len(texts))
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Columns of each line that is not empty, with the line's number. Nothing is quoted."""
+    """Columns of each line that is not empty, with the line's number."""
     try:
         if path.stat().st_size > _LARGEST:
             raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB; give a part of it")
@@ -119,8 +124,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
         raise FusebertError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise FusebertError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    lines = enumerate((line.rstrip("\r") for line in content.split("\n")), 1)  # no other sign ends a line
-    rows = [(number, line.split("\t")) for number, line in lines if line.strip()]
+    rows = [row for row in read_cells(path, io.StringIO(content, newline="")) if any(map(str.strip, row[1]))]
     if not rows:
         raise FusebertError(f"{path} has no texts")
     return rows

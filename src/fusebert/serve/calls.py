@@ -9,6 +9,7 @@ import numpy as np
 
 from fusebert.engine import answers
 from fusebert.engine.answers import Span
+from fusebert.engine.sentence import prompted
 from fusebert.engine.tokenizer import Text, Tokens
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
@@ -24,11 +25,14 @@ async def embed(
     normalize: bool = True,
     dimensions: int | None = None,
     truncate: bool = True,
+    prompt_name: str | None = None,
 ) -> Array:
-    """One vector for each input, `[inputs, dimensions]`; fewer dimensions are the first ones, of unit length again."""
-    width = service.model.network.encoder.hidden_size
+    """One vector for each input, `[inputs, dimensions]`; fewer dimensions are the first ones, of unit length again.
+    Texts stand behind the model's prompt of that name, or its default one, as in `Model.encode`."""
+    width = service.embed.width(service.model.network.encoder.hidden_size)
     if dimensions is not None and not 1 <= dimensions <= width:
         raise FusebertError(f"dimensions: a number from 1 to {width} is expected, not {dimensions}")
+    inputs = prompted(service.model.network.sentence, list(inputs), prompt_name)
     task = await service.run(Task(0, 0, inputs=inputs, want="pooled", cut=truncate), request)
     vectors: Array = np.stack(task.outputs)[:, :dimensions]
     return unit(vectors) if normalize else vectors

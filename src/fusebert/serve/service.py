@@ -90,7 +90,7 @@ class Service:
         self.longest = model.tokenizer.max_length if model.tokenizer else model.network.embeddings.longest
         self.vocabulary = len(model.network.embeddings.word)
         self.outputs = len(model.network.head.steps[-1].linear.weight) if model.network.head.steps else 0
-        self.fingerprint = fingerprint(model, self.pooling)
+        self.fingerprint = fingerprint(model, pooling)
         self.batcher = Batcher(self._without_scratch(limits or Limits(), replicas), 1e-3, replicas)
         self.crew = Crew(self, self.batcher, model, pooling, replicas, threads)
         self._tokenisers: Tokenisers | None = None

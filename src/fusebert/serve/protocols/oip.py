@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.engine.sentence import prompted
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
 from fusebert.serve.batcher import BULK, INTERACTIVE
@@ -163,7 +164,10 @@ async def infer(asked: Asked, service: Service, tensors: Sequence[Tensor], wante
     if len(set(names)) != len(names) or not set(names) <= set(specs):
         raise FusebertError(f"outputs: {', '.join(specs)} can be asked for, each once, and nothing else")
     bounds = asked.server.bounds
-    inputs, types, width = _texts(service, given, bounds) if "text" in given else _ids(service, given, bounds)
+    if "text" in given:
+        inputs, types, width = _texts(service, given, bounds, behind_prompt="embedding" in names)
+    else:
+        inputs, types, width = _ids(service, given, bounds)
     padded = sum(math.prod(specs[name].dims[1:]) for name in names if -1 in specs[name].dims)
     task = Task(0, 0, inputs=inputs, types=types, extra=4 * len(inputs) * width * padded, want=_want(service, names))
     await service.run(task, asked.request)
@@ -194,8 +198,12 @@ def _check_names(service: Service, tensors: Sequence[Tensor], given: Mapping[str
             raise FusebertError(f"{tensor.name}: the datatype {expected} is expected, not {tensor.datatype}")
 
 
-def _texts(service: Service, given: Mapping[str, Tensor], bounds: Bounds) -> tuple[list[Input], list[Array], int]:
+def _texts(
+    service: Service, given: Mapping[str, Tensor], bounds: Bounds, behind_prompt: bool
+) -> tuple[list[Input], list[Array], int]:
     columns = [_column(given[name], bounds) for name in ("text", "text_pair") if name in given]
+    if behind_prompt:
+        columns[0] = prompted(service.model.network.sentence, columns[0])
     if len({len(column) for column in columns}) != 1:
         raise FusebertError("text and text_pair: the same number of texts is expected")
     inputs: list[Any] = list(zip(*columns, strict=True)) if len(columns) == 2 else columns[0]

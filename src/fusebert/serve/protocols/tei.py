@@ -23,6 +23,7 @@ class Embed(msgspec.Struct):
     truncate: bool = True
     normalize: bool = True
     dimensions: int | None = None
+    prompt_name: str | None = None
     model: str | None = None
 
 
@@ -74,7 +75,9 @@ async def embed(asked: Asked, body: Embed) -> Any:
     """Vectors of texts."""
     inputs, _ = read_inputs(body.inputs, asked.server.bounds)
     service = asked.server.service(body.model)
-    vectors = await calls.embed(service, inputs, asked.request, body.normalize, body.dimensions, body.truncate)
+    vectors = await calls.embed(
+        service, inputs, asked.request, body.normalize, body.dimensions, body.truncate, body.prompt_name
+    )
     return vectors.tolist()
 
 
@@ -110,10 +113,7 @@ async def similarity(asked: Asked, body: Similarity) -> Any:
 
 async def tag(asked: Asked, body: Tag) -> Any:
     """Entities in texts."""
-    inputs, single = read_inputs(body.inputs, asked.server.bounds)
-    texts = [text for text in inputs if isinstance(text, str)]
-    if len(texts) != len(inputs):
-        raise FusebertError("inputs: texts are expected, not token ids")
+    texts, single = _texts(asked, body.inputs)
     found = await calls.tag(asked.server.service(body.model), texts, asked.request, body.grouped)
     spans = [[asdict(span) for span in own] for own in found]
     return spans[0] if single else spans
@@ -132,8 +132,7 @@ async def answer(asked: Asked, body: Answer) -> Any:
 
 async def tokenize(asked: Asked, body: Tokenize) -> Any:
     """Tokens of texts."""
-    inputs, _ = read_inputs(body.inputs, asked.server.bounds)
-    texts = [text for text in inputs if isinstance(text, str)]
+    texts, _ = _texts(asked, body.inputs)
     service = asked.server.service(body.model)
     found = await asyncio.to_thread(calls.tokenize, service, texts)
     return [
@@ -170,6 +169,14 @@ async def invoke(asked: Asked, body: Predict) -> Any:
     return await embed(asked, Embed(body.inputs, truncate=body.truncate, model=body.model))
 
 
+def _texts(asked: Asked, value: Any) -> tuple[list[str], bool]:
+    inputs, single = read_inputs(value, asked.server.bounds)
+    texts = [text for text in inputs if isinstance(text, str)]
+    if len(texts) != len(inputs):
+        raise FusebertError("inputs: texts are expected, not token ids")
+    return texts, single
+
+
 def _entity(span: Any) -> Any:
     """An entity, or those of a text."""
     if isinstance(span, list):
@@ -180,7 +187,7 @@ def _entity(span: Any) -> Any:
 def facts(asked: Asked, name: str | None = None) -> dict[str, Any]:
     """What a model is."""
     service = asked.server.service(name)
-    model, limits = service.model, service.batcher.limits
+    model, limits, sentence = service.model, service.batcher.limits, service.model.network.sentence
     return {
         "model_id": service.name,
         "model_dtype": model.plan.precision,
@@ -189,6 +196,8 @@ def facts(asked: Asked, name: str | None = None) -> dict[str, Any]:
         "hidden_size": model.network.encoder.hidden_size,
         "labels": list(model.network.labels),
         "fingerprint": service.fingerprint,
+        "prompts": dict(sentence.prompts) if sentence else {},
+        "default_prompt": sentence.default_prompt if sentence else None,
         "max_input_length": service.longest,
         "max_batch_tokens": limits.batch_tokens,
         "max_client_batch_size": asked.server.bounds.texts,
