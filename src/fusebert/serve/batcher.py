@@ -168,6 +168,8 @@ class Batcher:
             self.counts["batches",] += 1
             self.counts["tokens",] += batch.tokens
             self.counts["sequences",] += len(batch.pieces)
+            longest = max(job.tokens[number] for job, number in batch.pieces)
+            self.counts["padding",] += longest * len(batch.pieces) - batch.tokens
         return batch
 
     def _take_waiting(self, batch: Batch) -> None:

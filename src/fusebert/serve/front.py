@@ -130,13 +130,10 @@ def describe(request: Request, begun: float) -> dict[str, str]:
     if not request.tasks:
         return {}
     tasks = [task for _, task in request.tasks if task.ended]
-    spent = {
-        "x-total-time": clock() - begun,
-        "x-tokenization-time": sum(task.tokenised - task.arrived for task in tasks),
-        "x-queue-time": sum(task.started - task.tokenised for task in tasks),
-        "x-inference-time": sum(task.ended - task.started for task in tasks),
-    }
-    return {name: f"{seconds * 1000:.3f}" for name, seconds in spent.items()} | {
+    stages = [sum(seconds) for seconds in zip(*(task.stages for task in tasks), strict=True)] or [0.0] * 3
+    names = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time")
+    spent = zip(names, (clock() - begun, *stages), strict=True)
+    return {name: f"{seconds * 1000:.3f}" for name, seconds in spent} | {
         "x-compute-tokens": str(sum(sum(task.tokens) for task in tasks)),
         "x-fingerprint": request.tasks[0][0].fingerprint,
     }

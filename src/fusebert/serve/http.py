@@ -15,7 +15,7 @@ import numpy as np
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fusebert.serve.front import Asked, Bounds, Failure, Server, StatusError, describe, explain
 from fusebert.serve.service import Request, clock
@@ -93,14 +93,26 @@ class Endpoint:
         return _error(failure, self._call.tell)
 
 
-def application(server: Server, calls: Sequence[Call]) -> Starlette:
-    """The ASGI application that answers these calls."""
+def application(server: Server, calls: Sequence[Call]) -> ASGIApp:
+    """The ASGI application that answers these calls. Paths without a variable part, which are nearly all that is asked
+    for, are looked up and need no router."""
 
     async def unknown(request: Any, error: Any) -> Response:
         return _error(Failure(error.status_code, f"there is no {request.method} {request.url.path[:200]}"))
 
-    routes = [Route(call.path, Endpoint(server, call), methods=[call.method]) for call in calls]
-    return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+    endpoints = {(call.method, call.path): Endpoint(server, call) for call in calls}
+    routes = [Route(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()]
+    router = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = endpoints.get((scope.get("method", ""), scope.get("path", "")))
+        if endpoint is None or "{" in scope["path"]:
+            await router(scope, receive, send)
+        else:
+            scope["path_params"] = {}
+            await endpoint(scope, receive, send)
+
+    return answer
 
 
 async def _send(response: Response, send: Send) -> None:

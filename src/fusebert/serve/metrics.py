@@ -4,7 +4,8 @@ when it is asked for."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -29,6 +30,8 @@ class Metrics:
             "fusebert_seconds", "Seconds of a request's stages", ["model", "stage"], buckets=_BUCKETS,
             registry=self._registry,
         )  # fmt: skip
+        self._observers: dict[str, list[Callable[[float], None]]] = {}
+        self.recent: deque[tuple[float, int]] = deque(maxlen=100_000)  # seconds and texts of the latest answers
         self.latest: dict[str, float] = {}  # when each model last answered, in seconds since 1970
         self._services: Iterable[Service] = ()
         self._registry.register(self)
@@ -42,12 +45,17 @@ class Metrics:
         self._answers.labels(path, str(status)).inc()
         if status == 200:
             for service, task in request.tasks:
-                observe = {stage: self._seconds.labels(service.name, stage).observe for stage in STAGES}
-                observe["total"](clock() - begun)
-                observe["tokenisation"](task.tokenised - task.arrived)
-                observe["queue"](task.started - task.tokenised)
-                observe["inference"](task.ended - task.started)
+                seconds = clock() - begun
+                self._observe(service.name, (seconds, *task.stages))
+                self.recent.append((seconds, task.count))
                 self.latest[service.name] = time.time()
+
+    def _observe(self, model: str, seconds: Sequence[float]) -> None:
+        """What each stage took."""
+        if model not in self._observers:  # to find them costs more than to use them
+            self._observers[model] = [self._seconds.labels(model, stage).observe for stage in STAGES]
+        for observe, taken in zip(self._observers[model], seconds, strict=True):
+            observe(taken)
 
     def totals(self, model: str) -> dict[str, tuple[int, float]]:
         """How many requests of a model were answered, and the seconds that each stage took in all."""
@@ -81,6 +89,9 @@ class Metrics:
             ("batches",): CounterMetricFamily("fusebert_batches", "Batches", labels=["model"]),
             ("tokens",): CounterMetricFamily("fusebert_tokens", "Tokens in batches", labels=["model"]),
             ("sequences",): CounterMetricFamily("fusebert_sequences", "Sequences in batches", labels=["model"]),
+            ("padding",): CounterMetricFamily(
+                "fusebert_padding_avoided_tokens", "Tokens that padding every batch would have added", labels=["model"]
+            ),
         }
         refused = CounterMetricFamily("fusebert_refused", "Requests refused", labels=["model", "reason", "lane"])
         crashes = CounterMetricFamily("fusebert_worker_crashes", "Workers replaced", labels=["model"])

@@ -55,6 +55,11 @@ class Task(Job):
     started: float = 0.0
     ended: float = 0.0
 
+    @property
+    def stages(self) -> tuple[float, float, float]:
+        """Seconds of tokenising, waiting and computing."""
+        return self.tokenised - self.arrived, self.started - self.tokenised, self.ended - self.started
+
 
 @dataclass
 class Request:
