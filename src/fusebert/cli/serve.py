@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fusebert.cli.app import HeadOption, Tokenizer, app
-from fusebert.cli.show import show_status
+from fusebert.cli.show import load_line, show_status
 from fusebert.errors import FusebertError
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -57,6 +57,11 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
     drain: Annotated[float, typer.Option(min=0, help="Seconds that answers may take after SIGTERM.")] = 30.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Take over a new model that appears at the same path.")
+    ] = False,
+    log: Annotated[Path | None, typer.Option(help="A JSON line for every request: a file, or - for stdout.")] = None,
+    otlp: Annotated[str, typer.Option(help="An OpenTelemetry collector: http://127.0.0.1:4318.")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Serve models over HTTP and gRPC, in the protocols that clients already speak: docs/serving.md."""
@@ -78,10 +83,11 @@ def serve(
             read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text"), depth=max_depth,
             headers=max_headers, chunks=max_chunks, seconds=max_seconds,
         ),
+        watch=watch, log=log, otlp=otlp,
     )  # fmt: skip
     if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
         show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")
-    work(settings, (lambda _: None) if quiet else show_status)
+    work(settings, (lambda _: None) if quiet else show_status, None if quiet else load_line())
 
 
 def read_names(models: list[str]) -> dict[str, Path]:

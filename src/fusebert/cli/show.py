@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
@@ -94,7 +94,20 @@ def _grid(facts: Mapping[str, Any]) -> Any:
 def show_status(sentence: str) -> None:
     """Prints a sentence to standard error, at once; that it cannot be written is no reason to end."""
     with suppress(OSError):
-        print(f"fusebert: {sentence}", file=sys.stderr, flush=True)
+        begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # a line about the load may stand there
+        print(f"{begin}fusebert: {sentence}", file=sys.stderr, flush=True)
+
+
+def load_line() -> Callable[[str], None] | None:
+    """What shows a line that the next one replaces; None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(line: str) -> None:
+        with suppress(OSError):
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    return show
 
 
 def show_error(message: str, as_json: bool = False) -> None:

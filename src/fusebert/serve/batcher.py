@@ -168,6 +168,7 @@ class Batcher:
             self.counts["batches",] += 1
             self.counts["tokens",] += batch.tokens
             self.counts["sequences",] += len(batch.pieces)
+            self.counts["room",] += max(self.budget, batch.tokens)  # a longer sequence runs alone
             longest = max(job.tokens[number] for job, number in batch.pieces)
             self.counts["padding",] += longest * len(batch.pieces) - batch.tokens
         return batch

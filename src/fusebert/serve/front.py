@@ -7,11 +7,13 @@ import hmac
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fusebert.errors import FusebertError
 from fusebert.serve.batcher import LANES, RefusedError
 from fusebert.serve.metrics import Metrics
 from fusebert.serve.service import LostError, NotReadyError, Request, Service, clock
+from fusebert.serve.trace import Trace
 
 _log = logging.getLogger("fusebert.serve")
 _REFUSALS = {"stopping": 503, "size": 413, "deadline": 504}  # all others: 429
@@ -40,6 +42,13 @@ class Bounds:
     seconds: float = 30.0
 
 
+class Recorder(Protocol):
+    """Whoever is told of answers."""
+
+    def record(self, path: str, status: int, begun: float, request: Request) -> None:
+        """A request has been answered."""
+
+
 @dataclass
 class Server:
     """What all calls share: the models by name (the first is the default one), bounds, key and metrics."""
@@ -48,7 +57,13 @@ class Server:
     bounds: Bounds = field(default_factory=Bounds)
     key: str = ""
     metrics: Metrics = field(default_factory=Metrics)
+    recorders: list[Recorder] = field(default_factory=list)  # beside the metrics
     stopping: bool = False
+
+    def record(self, path: str, status: int, begun: float, request: Request) -> None:
+        """Tells all who want to know that a request has been answered."""
+        for recorder in (self.metrics, *self.recorders):
+            recorder.record(path, status, begun, request)
 
     @property
     def ready(self) -> bool:
@@ -81,7 +96,8 @@ class Asked:
     gone: bool = False  # the client, before it had its answer
 
     def admit(self, public: bool) -> None:
-        """Checks the key, unless the call is public, and reads lane and deadline from the headers."""
+        """Checks the key, unless the call is public, and reads trace, lane and deadline from the headers."""
+        self.request.trace = Trace.read(self.headers)
         if self.server.key and not public:
             given = self.headers.get(b"authorization", b"").removeprefix(b"Bearer ") or self.headers.get(
                 b"x-api-key", b""
@@ -126,9 +142,10 @@ def explain(error: Exception, path: str) -> Failure:
 
 
 def describe(request: Request, begun: float) -> dict[str, str]:
-    """Headers of an answer: what its time was spent on, in milliseconds, its tokens, and its vector space."""
+    """Headers of an answer: what its time was spent on, in milliseconds, its tokens, its vector space, its trace."""
+    trace = {"traceparent": request.trace.header} if request.trace else {}
     if not request.tasks:
-        return {}
+        return trace
     tasks = [task for _, task in request.tasks if task.ended]
     stages = [sum(seconds) for seconds in zip(*(task.stages for task in tasks), strict=True)] or [0.0] * 3
     names = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time")
@@ -136,4 +153,5 @@ def describe(request: Request, begun: float) -> dict[str, str]:
     return {name: f"{seconds * 1000:.3f}" for name, seconds in spent} | {
         "x-compute-tokens": str(sum(sum(task.tokens) for task in tasks)),
         "x-fingerprint": request.tasks[0][0].fingerprint,
+        **trace,
     }

@@ -94,7 +94,7 @@ class Handler:
         """The answer to one message."""
         begun, request = clock(), Request()
         context.add_done_callback(lambda _: request.release())
-        record = partial(self._server.metrics.record, self._path, begun=begun, request=request)
+        record = partial(self._server.record, self._path, begun=begun, request=request)
         try:
             answer = await self._method.work(self._admit(request, context), self._parse(data))
             told: bytes = answer.SerializeToString()

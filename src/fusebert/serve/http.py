@@ -67,7 +67,7 @@ class Endpoint:
             response = self._fail(Failure(499, "the client has gone"))
         try:
             response.headers.update(describe(request, begun))
-            self._server.metrics.record(self._call.path, response.status_code, begun, request)
+            self._server.record(self._call.path, response.status_code, begun, request)
             await _send(response, send)
         finally:
             request.release()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,10 +24,15 @@ from fusebert.serve.batcher import Limits
 from fusebert.serve.connection import Connection
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
+from fusebert.serve.log import Log
 from fusebert.serve.protocols import apis, oip_http, tei
 from fusebert.serve.service import Service
+from fusebert.serve.status import Status
+from fusebert.serve.telemetry import Exporter
+from fusebert.serve.watch import watch
 
 _log = logging.getLogger("fusebert.serve")
+_STATUS = 1.0  # seconds between two lines about the load
 CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
 
 
@@ -51,17 +58,29 @@ class Settings:
     drain: float = 30.0
     limits: Limits = field(default_factory=Limits)
     bounds: Bounds = field(default_factory=Bounds)
+    watch: bool = False
+    log: Path | None = None
+    otlp: str = ""
 
 
-def serve(settings: Settings, tell: Callable[[str], None]) -> None:
-    """Serves until a signal says stop; a second one ends at once. `tell` is told what happens, a sentence at a time."""
+def serve(settings: Settings, tell: Callable[[str], None], show: Callable[[str], None] | None = None) -> None:
+    """Serves until a signal says stop; a second one ends at once. `tell` is told what happens, a sentence at a time;
+    `show` gets a line about the load every second, as long as there is any."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are the engine's, and workers are forked
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # workers have nothing to do with gRPC
     server = Server(bounds=settings.bounds, key=settings.key)
     server.metrics.watch(server.services.values())
-    front = _Front(server, settings, tell)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(front.run_beside_loading())
+    with ExitStack() as closing:
+        if settings.log:
+            log = closing.enter_context(contextlib.closing(Log(settings.log)))
+            server.recorders.append(log)
+            _log.addHandler(log)
+            closing.callback(_log.removeHandler, log)
+        if settings.otlp:
+            server.recorders.append(closing.enter_context(contextlib.closing(Exporter(settings.otlp))))
+        front = _Front(server, settings, tell, show)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(front.run_beside_loading())
 
 
 def open_service(name: str, path: Path, settings: Settings) -> Service:
@@ -97,7 +116,9 @@ def _import_grpc() -> tuple[Any, dict[str, list[Any]]]:
 class _Front(uvicorn.Server):
     """uvicorn with our own way to start and to stop."""
 
-    def __init__(self, server: Server, settings: Settings, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: Server, settings: Settings, tell: Callable[[str], None], show: Callable[[str], None] | None
+    ) -> None:
         options: dict[str, Any] = {}
         if settings.certificate:
             options = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.private_key)}
@@ -108,7 +129,8 @@ class _Front(uvicorn.Server):
             ws="none", proxy_headers=False, **options,
         )  # fmt: skip
         super().__init__(config)
-        self._server, self._settings, self._tell = server, settings, tell
+        self._server, self._settings, self._tell, self._show = server, settings, tell, show
+        self._beside: list[asyncio.Future[None]] = []
         self._failure: Exception | None = None
         self._grpc: list[Any] = []
 
@@ -120,7 +142,8 @@ class _Front(uvicorn.Server):
         except SystemExit:  # uvicorn's way to say that it cannot listen
             where = f"{self._settings.host}:{self._settings.port}"
             self._failure = FusebertError(f"{where} cannot be listened on; is it in use? choose another --port")
-        loading.cancel()
+        for task in (loading, *self._beside):
+            task.cancel()
         for service in self._server.services.values():
             await service.close()
         if self._failure:
@@ -169,7 +192,23 @@ class _Front(uvicorn.Server):
         scheme = "https" if self._settings.certificate else "http"
         port = self.servers[0].sockets[0].getsockname()[1]
         also = "".join(f", {name} at {self._settings.host}:{number}" for name, number in ports.items())
+        watched = self._settings.models if self._settings.watch else ()
+        self._beside = [asyncio.ensure_future(self._watch(name)) for name in watched]
+        if self._show:
+            self._beside.append(asyncio.ensure_future(self._show_status(self._show)))
         self._tell(f"ready: {', '.join(self._server.services)} at {scheme}://{self._settings.host}:{port}{also}")
+
+    async def _watch(self, name: str) -> None:
+        path = self._settings.models[name]
+        load = partial(open_service, name, path, self._settings)
+        await watch(path, self._server.services, name, load, self._tell)
+
+    async def _show_status(self, show: Callable[[str], None]) -> None:
+        status = Status(self._server)
+        while True:
+            await asyncio.sleep(_STATUS)
+            if line := status.line(_STATUS):
+                show(line)
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
         """The first signal drains, the second ends."""

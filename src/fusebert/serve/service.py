@@ -20,6 +20,7 @@ from fusebert.ops.graph import Array
 from fusebert.serve.batcher import BULK, INTERACTIVE, Batch, Batcher, Job, Limits, RefusedError
 from fusebert.serve.crew import Crew
 from fusebert.serve.tokenisers import Tokenisers
+from fusebert.serve.trace import Trace
 from fusebert.serve.worker import Output
 
 clock = time.monotonic
@@ -69,6 +70,7 @@ class Request:
     lane: str | None = None
     deadline: float = float("inf")
     watch: Callable[[asyncio.Future[None]], asyncio.Handle] | None = None
+    trace: Trace | None = None
     tasks: list[tuple[Service, Task]] = field(default_factory=list)
 
     def release(self) -> None:
