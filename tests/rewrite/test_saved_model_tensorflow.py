@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import zoo
 
+import fusebert
+from fusebert.match import find_elsewhere
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 from fusebert.source import open_tensorflow
 from fusebert.values.target import FusedTensorFlow
@@ -106,3 +108,18 @@ def test_a_sequence_that_is_hidden_altogether_gets_what_the_graph_gives(name, tm
     wanted, got = (model.signatures["serving_default"](**given) for model in models)
     for key, value in wanted.items():
         assert np.abs(got[key] - value).max() / np.abs(value).max() < 5e-3, key  # at -10000 scores are rounded to 0.001
+
+
+def test_functions_that_stay_stock_are_named(tmp_path):
+    """Those of a Keras model's own calls: each that is not named has fused operators, or no encoder."""
+    report = fusebert.optimize(zoo.get("tf-bert-keras").make(), tmp_path / "out", "fp32", "tensorflow")
+    named = {row["function"] for row in report.data()["stock_functions"]}
+    assert {(row["layers"], row["hidden"]) for row in report.data()["stock_functions"]} == {(3, 24)}
+    assert any("Functions that no signature calls stay as they are" in note for note in report.notes)
+    made = fusebert.read(tmp_path / "out")
+    replaced = {name for name, function in made.functions.items() if any(node.op == "Bert" for node in function.nodes)}
+    assert replaced
+    assert named == find_elsewhere(made, fusebert.find(made)).keys()
+    assert not named & replaced
+    plain = fusebert.optimize(zoo.get("tf-official-erf").make(), tmp_path / "two", "fp32", "tensorflow")
+    assert "stock_functions" not in plain.data()

@@ -19,7 +19,7 @@ from fusebert.formats.onnx import edit as onnx_edit
 from fusebert.formats.onnx.edit import files, outline
 from fusebert.formats.tensorflow import file as tensorflow_file
 from fusebert.formats.tensorflow.file import copy_rest
-from fusebert.match import FoundEncoder
+from fusebert.match import FoundEncoder, find_elsewhere
 from fusebert.measure.inputs import contradictions
 from fusebert.onnxruntime import session
 from fusebert.progress import progress
@@ -39,6 +39,10 @@ REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
 
 
 _UNKNOWN = {"verdict": "not compared"}
+_STAYS = (
+    "Functions that no signature calls stay as they are, such as the `__call__` of a Keras model, since answers are "
+    "compared through signatures; serve by a signature, or wrap the function in one and optimise again."
+)
 
 
 def make_fused(request: Request) -> Report:
@@ -58,7 +62,10 @@ def make_fused(request: Request) -> Report:
             verdict, tables, notes = _verified(request, made) if request.verify else (_UNKNOWN, (), ("Not compared.",))
             if request.verbose:
                 tables = (_places(rewritten), _nodes(source, made), *tables)
-        notes = tuple(dict.fromkeys((*rewritten.notes, *contradictions(source), *notes)))
+        stock = _stock_functions(source, rewritten)
+        tables += (stock,) if stock.rows else ()
+        own = (*rewritten.notes, _STAYS) if stock.rows else rewritten.notes
+        notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes)))
         facts = {"bytes_after": _bytes(file), **verdict}
         report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
         write.put(files(file, out), replaces)
@@ -167,6 +174,18 @@ def _nodes(source: GraphSource, made: GraphSource) -> Table:
     before, after = (Counter(node.op for node in one.graph.nodes) for one in (source, made))
     changed = sorted(word for word in before | after if before[word] != after[word])
     return Table("nodes", ("operation", "before", "after"), tuple((w, before[w], after[w]) for w in changed))
+
+
+def _stock_functions(source: GraphSource, rewritten: Rewritten) -> Table:
+    """The functions of a SavedModel, beside those that its signatures call, whose encoders were not replaced."""
+    changed = {cut.found.function for cut in rewritten.cuts}
+    rows = tuple(
+        (name, len(found.layers), found.hidden)
+        for name, finding in find_elsewhere(source.graph, source.finding).items()
+        for found in finding.encoders
+        if found.function not in changed - {""}
+    )
+    return Table("stock_functions", ("function", "layers", "hidden"), rows)
 
 
 def _encoders(rewritten: Rewritten) -> Table:
