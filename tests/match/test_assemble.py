@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import zoo
 from small import POSITIONS, Small
 
 import fusebert
@@ -88,6 +89,12 @@ class RowsAndPooled(Pooled):
         super().head(x)
 
 
+class Softmaxed(Small):
+    def head(self, x):
+        first = self.op("Gather", x, self.const(0), axis=1)
+        self.outputs.append((self.op("Softmax", self.linear(first, self.hidden, 3), axis=-1), 2))
+
+
 def saved(variant: type[Small], folder: Path) -> Path:
     onnx.save(variant().build(), folder / "model.onnx")
     return folder / "model.onnx"
@@ -123,7 +130,7 @@ def test_the_matched_layer_is_still_replaced_where_the_others_stay(tmp_path):
 
 def test_rows_pass_for_no_other_output_unless_they_are_asked_for(tmp_path):
     path = saved(Pooled, tmp_path)
-    with pytest.raises(UnsupportedError, match="not made of linear maps of the encoder's rows; ask for head 'none'"):
+    with pytest.raises(UnsupportedError, match=r"not made of linear maps of the encoder's rows.*ask for head 'none'"):
         fusebert.load(path)
     model = fusebert.load(path, head="none")
     ids = np.arange(6).reshape(1, 6)
@@ -134,7 +141,38 @@ def test_rows_pass_for_no_other_output_unless_they_are_asked_for(tmp_path):
     np.testing.assert_allclose(model.run(ids)["last_hidden_state"].mean(1), want, atol=1e-5)
 
 
-def test_an_output_beside_the_main_one_is_left_out_and_told(tmp_path):
-    model = fusebert.load(saved(RowsAndPooled, tmp_path))
+def test_an_output_beside_the_main_one_is_left_out_only_if_that_is_asked_for(tmp_path):
+    path = saved(RowsAndPooled, tmp_path)
+    told = r"not made of linear maps.*after 2 layer\(s\); ask for head 'none' to get the others without it"
+    for make in (fusebert.load, lambda path: fusebert.optimize(path, tmp_path / "out", "fp32", "standalone")):
+        with pytest.raises(UnsupportedError, match=told):
+            make(path)
+    assert not (tmp_path / "out").exists()
+    model = fusebert.load(path, head="none")
     assert len(model.left_out) == 1
     assert "is not made of linear maps" in model.left_out[0]
+
+
+def test_outputs_that_others_contain_are_not_missing():
+    for name, told in (
+        ("tf-official", ["the same as another one", "rows of layers"]), ("tf-bert-taps", ["rows of layers"]),
+        ("tf2onnx-keras", ["the first row of the others"]), ("keras-own", ["another call of the same function"]),
+    ):  # fmt: skip
+        left_out = fusebert.load(zoo.get(name).make()).left_out
+        for words in told:
+            assert any(words in one for one in left_out), (name, left_out)
+
+
+def test_the_first_row_alone_is_not_the_rows():
+    with pytest.raises(UnsupportedError, match="ask for head 'none' to get the encoder's rows instead"):
+        fusebert.load(zoo.get("onnx-bert-first").make())
+
+
+def test_a_head_is_compared_with_its_graph_also_before_a_softmax_and_not_if_it_is_not_asked_for(tmp_path):
+    path = saved(Softmaxed, tmp_path)
+    for head, output in ((None, "logits"), ("none", "encoder")):
+        report = fusebert.optimize(path, tmp_path / "out", "fp32", "standalone", head=head, overwrite=True).data()
+        (row,) = report["original_graph"]
+        assert row["output"] == output
+        assert row["worst_error"] < 1e-5
+        assert row["judged_as"] == ("vector" if head else "classes")

@@ -53,4 +53,4 @@ class Named(Columns):
 def test_start_and_end_are_told_apart(variant, start, tmp_path):
     whole = assemble(judge(variant(), tmp_path))
     assert whole.network.head.kind == "question"
-    assert whole.outputs == {"start_logits": start, "end_logits": 1 - start}
+    assert whole.outputs == {"start_logits": (start, ""), "end_logits": (1 - start, "")}

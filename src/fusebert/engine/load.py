@@ -72,11 +72,14 @@ def read_network(source: Source, head: str | None = None) -> Network:
         raise FusebertError(f"{source.path} is a {source.kind}, which is packed already")
     assembled = source.assembled
     network = assembled.network
-    if assembled.only_rows and head is None:
-        others = "; ".join(map(str, assembled.omitted))
+    missing = [str(part) for part in assembled.omitted if part.kind == "output"]
+    if missing and head is None:
+        kind = network.head.kind
+        rest = "to get the encoder's rows instead" if assembled.only_rows else "to get the others without it"
         raise UnsupportedError(
-            f"{source.path} computes outputs that a stand-alone model cannot: {others}; ask for head 'none' to get the "
-            "encoder's rows instead, or optimise it for its own framework"
+            f"{source.path} computes outputs that a stand-alone model cannot: {'; '.join(missing)}, which end at "
+            f"{assembled.encoder_output} after {len(layers(network.encoder))} layer(s); ask for head {kind!r} {rest}, "
+            "or optimise it for its own framework"
         )
     if head in (None, network.head.kind):
         return network

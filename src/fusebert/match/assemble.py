@@ -23,13 +23,13 @@ from fusebert.values.plan import Plan
 
 @dataclass(frozen=True)
 class Assembled:
-    """A whole model: the graph's inputs by what they are (ids, mask, types), the places of the graph's outputs by what
-    the model calls them, and the parts of the graph that it omits."""
+    """A whole model: the graph's inputs by what they are (ids, mask, types); by what the model calls its outputs, the
+    places of the graph's and what the graph applies after them; and the parts of the graph that it omits."""
 
     network: Network
     inputs: Mapping[str, str]
     positions: str  # the tensor that has them, where they do not count from 0 or are an input
-    outputs: Mapping[str, int]
+    outputs: Mapping[str, tuple[int, str]]  # softmax, log_softmax, sigmoid or nothing after it
     encoder_output: str
     counts_positions: bool  # the mask only gives the number of visible positions
     omitted: tuple[Omitted, ...]

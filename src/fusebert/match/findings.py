@@ -234,9 +234,9 @@ class Finding:
 @dataclass(frozen=True)
 class Omitted:
     """A part of the graph that a stand-alone model does not have. `kind` is "output" (one that is not computed),
-    "final" (an operation after an output), "padding id" (hiding positions by their id), "length" (a mask read as a
-    number of positions), "positions" (an input that has them) or "rounding" (of inputs to 8 bits); `what` is the
-    sentence for people."""
+    "part" (one that others contain), "final" (an operation after an output), "padding id" (hiding positions by their
+    id), "length" (a mask read as a number of positions), "positions" (an input that has them) or "rounding" (of inputs
+    to 8 bits); `what` is the sentence for people."""
 
     kind: str
     what: str

@@ -15,11 +15,11 @@ from fusebert.values.network import Dense, Head
 
 @dataclass(frozen=True)
 class Gives:
-    """A head; which output of the graph each of a model's outputs is, by its place; what is omitted; and the outputs
-    that are not understood."""
+    """A head; which output of the graph each of a model's outputs is, by its place, and the function that comes after
+    it, if any; what is omitted; and the outputs that are not understood."""
 
     head: Head
-    outputs: Mapping[str, int]
+    outputs: Mapping[str, tuple[int, str]]
     omitted: tuple[Omitted, ...]
     made: bool  # whether it makes any output of the graph, perhaps but for what comes after it
     unclear: tuple[str, ...]
@@ -42,14 +42,16 @@ def read_head(weights: Weights, names: Sequence[str], vocabulary: int) -> Gives:
     head, given = _choose(ways, names, vocabulary)
     omitted = []
     for way in ways:
-        if way.place not in given.values():
-            what = f"output {names[way.place]}, which is not made of linear maps of the encoder's rows"
-            omitted.append(Omitted("output", what))
-        elif way.after:
-            omitted.append(Omitted("final", f"the {way.after} after output {names[way.place]}"))
-    exact = {name: place for name, place in given.items() if not ways[place].after}
+        name = f"output {names[way.place]}"
+        if way.place in given.values():
+            omitted += [Omitted("final", f"the {way.after} after {name}")] if way.after else []
+        elif among := _among(weights, way, [ways[place] for place in given.values()]):
+            omitted.append(Omitted("part", f"{name}, which is {among}"))
+        else:
+            omitted.append(Omitted("output", f"{name}, which is not made of linear maps of the encoder's rows"))
+    outputs = {name: (place, ways[place].after) for name, place in given.items()}
     unclear = tuple(weights.graph.outputs[way.place] for way in ways if not way.base)
-    return Gives(head, exact, tuple(omitted), bool(given), unclear)
+    return Gives(head, outputs, tuple(omitted), bool(given), unclear)
 
 
 def _choose(ways: list[_Way], names: Sequence[str], vocabulary: int) -> tuple[Head, dict[str, int]]:
@@ -92,6 +94,39 @@ def _column(origin: Provenance | None) -> tuple[str, tuple[object, ...], int] | 
     if origin is None or not origin.steps or not isinstance(chosen := origin.steps[-1], Rows):
         return None
     return origin.name, origin.steps[:-1], chosen.first
+
+
+def _among(weights: Weights, way: _Way, given: Sequence[_Way]) -> str:
+    """What an output is that the model gives under another name; "" if it does not."""
+    if any((way.base, way.after, way.origin) == (other.base, other.after, other.origin) for other in given if way.base):
+        return "the same as another one"
+    if way.base == "first" and not way.steps and any(other.base == "each" and not other.steps for other in given):
+        return "the first row of the others"
+    tensor = weights.graph.outputs[way.place]
+    if weights.found.calls > 1 and not _is_made_of(weights, tensor, weights.found.output):
+        return "made by another call of the same function"
+    node = weights.maker(tensor)
+    parts = node.inputs if node is not None and node.op in ("stack", "concat") else (tensor,)
+    return "rows of layers, which are given as hidden states if asked for" if _are_rows(weights, parts) else ""
+
+
+def _are_rows(weights: Weights, tensors: Sequence[str]) -> bool:
+    """Whether all tensors are what goes into the encoder's layers or comes out of them."""
+    seen = []
+    for tensor in tensors:
+        while (node := weights.made(tensor, "arrange")) is not None and keeps_order(node):
+            tensor = node.inputs[0]
+        seen.append(tensor)
+    return {weights.found.input, weights.found.output, *weights.found.taps}.issuperset(seen)
+
+
+def _is_made_of(weights: Weights, tensor: str, origin: str) -> bool:
+    waiting, seen = [tensor], set[str]()
+    while waiting and origin not in seen:
+        seen.add(name := waiting.pop())
+        node = weights.maker(name)
+        waiting += [given for given in node.inputs if given and given not in seen] if node is not None else []
+    return origin in seen
 
 
 def _way(weights: Weights, place: int, tensor: str) -> _Way:

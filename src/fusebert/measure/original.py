@@ -3,12 +3,14 @@ since NumPy is slow; no framework is needed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from fusebert.engine.answers import softmax
 from fusebert.engine.model import Model
-from fusebert.match import unround
+from fusebert.match import Ending, unround
 from fusebert.measure.difference import Difference, difference
 from fusebert.measure.inputs import Input, fill, sizes_of
 from fusebert.measure.kinds import POSITIONS, kind_of
@@ -19,10 +21,14 @@ from fusebert.source import GraphSource
 
 def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
     """The difference of a model to the graph it was assembled from, whose every node is computed in NumPy, without
-    rounding to 8 bits: of the outputs that both have, or else of the encoder's rows."""
+    rounding to 8 bits: of the outputs that both have, or else of the encoder's rows. What the graph applies after an
+    output is applied to the model's."""
     original, assembled = unround(source.finding.translated).graph, source.assembled
-    places = dict(assembled.outputs)
-    wanted = {name: original.outputs[place] for name, place in places.items()} or {"encoder": assembled.encoder_output}
+    head = assembled.network.head.kind == model.network.head.kind
+    finals = {name: final for name, (_, final) in assembled.outputs.items() if head}
+    finals = {name: final for name, final in finals.items() if not (final and name in POSITIONS)}  # of hidden ones, too
+    wanted = {name: original.outputs[assembled.outputs[name][0]] for name in finals}
+    wanted = wanted or {"encoder": assembled.encoder_output}
     original = replace(original, outputs=tuple(wanted.values()))
     names = assembled.inputs
     pairs: dict[str, tuple[list[Array], list[Array]]] = {}
@@ -34,17 +40,28 @@ def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
             feeds[assembled.positions] = fill(place, "positions", given["ids"].shape)
         answers = evaluate(original, feeds)
         visible = given["mask"].astype(bool) if "mask" in names else np.ones(given["ids"].shape, bool)
-        got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not places)
+        got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not finals)
         for name, tensor in wanted.items():
-            value = got["hidden_states"][-1] if name == "encoder" else got[name]
+            value = got["hidden_states"][-1] if name == "encoder" else _FINAL[finals[name]](got[name])
             pairs.setdefault(name, ([], []))[0].append(_rows(name, answers[tensor].reshape(value.shape), visible))
             pairs[name][1].append(_rows(name, value, visible))
-    return [_difference(name, np.concatenate(a), np.concatenate(b)) for name, (a, b) in pairs.items()]
+    return [
+        _difference(name, np.concatenate(a), np.concatenate(b), finals.get(name, "")) for name, (a, b) in pairs.items()
+    ]
 
 
-def _difference(name: str, a: Array, b: Array) -> Difference:
+_FINAL: Mapping[str, Callable[[Array], Array]] = {
+    "": lambda x: x,
+    "softmax": softmax,
+    "log_softmax": lambda x: np.log(softmax(x)),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+def _difference(name: str, a: Array, b: Array, final: str) -> Difference:
     """Of an output that has a model's own name for it."""
-    return difference(name, a, b, kind_of(name, a, a.shape[-1], name in POSITIONS, None, None))
+    ending = Ending(final, linear=True) if final else None
+    return difference(name, a, b, kind_of(name, a, a.shape[-1], name in POSITIONS, ending, None))
 
 
 def _small_inputs(source: GraphSource, model: Model) -> list[dict[str, Array]]:

@@ -66,7 +66,7 @@ def _verified(request: Request, baseline: Model, model: Model) -> tuple[Mapping[
         differences, note = _compare_with_graph(source, baseline)
         tables += tables_of(differences, "original_graph") if differences else ()
         notes.append(note)
-    if is_rounded(source) and target.head is None:
+    if isinstance(source, GraphSource) and is_rounded(source) and target.head is None and _gives_all(source):
         what = f"{source.path} as {target.precision} differs too much from the original"
         found = request.compared(source, model, what)
         notes += [_COMPARED_WITH_ROUNDED, *found.notes]
@@ -75,6 +75,11 @@ def _verified(request: Request, baseline: Model, model: Model) -> tuple[Mapping[
         texts = request.static and source.tokenizer_folder is not None
         notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
     return found.verdict, [*tables, *found.tables()], notes
+
+
+def _gives_all(source: GraphSource) -> bool:
+    """Whether a stand-alone model gives the outputs of a graph as they are, nothing applied after them."""
+    return not any(final for _, final in source.assembled.outputs.values())
 
 
 def plan_standalone(request: Request) -> Report:
