@@ -31,13 +31,16 @@ def optimize(
         Path, typer.Argument(help="A Hugging Face checkpoint folder, an ONNX file, a SavedModel or a frozen graph.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder or file to write.")],
-    precision: Annotated[str, typer.Option(help="fp32, bf16, int8 or int8-bf16.")] = "int8",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, bf16, int8 (default) or int8-bf16; fp32 for onnx.")
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
             "--for",
-            help="What will run it: standalone (fusebert itself), onnxruntime, stock-onnxruntime (its own kernels) or "
-            "tensorflow; default: a graph stays in its framework, a checkpoint becomes standalone.",
+            help="What will run it: standalone (fusebert itself), onnxruntime, stock-onnxruntime (its own kernels), "
+            "tensorflow, or for checkpoints onnx (anything that runs ONNX); default: a graph stays in its framework, a "
+            "checkpoint becomes standalone, or onnxruntime if OUT is called .onnx.",
         ),
     ] = None,
     head: HeadOption = None,

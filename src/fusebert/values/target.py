@@ -78,13 +78,27 @@ class StockOnnx:
             )
 
 
-Target = Standalone | FusedOnnx | StockOnnx | FusedTensorFlow
+@dataclass(frozen=True)
+class PlainOnnx:
+    """An ONNX file of ONNX's own operators only, of a checkpoint."""
+
+    precision: str = "fp32"
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision != "fp32":
+            raise FusebertError(f"ONNX's own operators compute in fp32, not in {self.precision}; omit the precision")
+
+
+Target = Standalone | FusedOnnx | StockOnnx | FusedTensorFlow | PlainOnnx
 TARGETS: dict[str, type[Target]] = {
     "standalone": Standalone,
     "onnxruntime": FusedOnnx,
     "stock-onnxruntime": StockOnnx,
     "tensorflow": FusedTensorFlow,
+    "onnx": PlainOnnx,
 }
+DEFAULT_PRECISION = "int8"
 
 
 def make_target(name: str, options: Mapping[str, Any]) -> Target:

@@ -8,8 +8,17 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.report import Report
-from fusebert.source import OnnxFile, Source, TensorFlowSource, open
-from fusebert.values.target import FusedOnnx, Standalone, StockOnnx, make_target
+from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
+from fusebert.values.target import (
+    DEFAULT_PRECISION,
+    FusedOnnx,
+    FusedTensorFlow,
+    PlainOnnx,
+    Standalone,
+    StockOnnx,
+    make_target,
+)
+from fusebert.verbs.exported import make_exported, plan_exported
 from fusebert.verbs.fused import make_fused, plan_fused
 from fusebert.verbs.request import Request
 from fusebert.verbs.standalone import make_standalone, plan_standalone
@@ -20,7 +29,7 @@ _FILES = (".onnx", ".pb", ".pbtxt")
 def optimize(
     path: str | Path | Source,
     out: str | Path,
-    precision: str = "int8",
+    precision: str | None = None,
     target: str | None = None,
     *,
     verify: bool = True,
@@ -32,9 +41,12 @@ def optimize(
 ) -> Report:
     """Optimises a model, and checks that its answers stay within tolerance.
 
+    precision: int8 unless given; fp32 for target "onnx".
     target: "standalone" makes an artifact for fusebert itself; "onnxruntime" and "tensorflow" write the model for that
-    framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. By
-    default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone.
+    framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. A
+    checkpoint becomes an ONNX file by "onnxruntime", "stock-onnxruntime" or, with ONNX's own operators, "onnx". By
+    default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone,
+    unless `out` is called .onnx.
     dry_run: only tells what would be made. verbose: tells more of what was found and made.
 
     Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`.
@@ -48,12 +60,20 @@ def optimize(
     source, out = open(path), Path(out)
     expected = {name: size for name, size in (options.pop("expected", None) or {}).items() if size}
     inputs = options.pop("inputs", None)
-    chosen = make_target(target or default_target(source, out), {"precision": precision, **options})
+    if isinstance(source, Artifact):
+        raise FusebertError(f"{source.path} is an artifact already; optimise the model that it was made from")
+    name = target or default_target(source, out)
+    precision = precision or ("fp32" if name == "onnx" else DEFAULT_PRECISION)
+    chosen = make_target(name, {"precision": precision, **options})
     request = Request(source, out, chosen, expected, verify, overwrite, verbose, show_progress, inputs)
     if isinstance(chosen, Standalone):
         if out.suffix in _FILES:
             raise FusebertError(f"{out} names a file, but a stand-alone model is a folder; choose another name")
         return plan_standalone(request) if dry_run else make_standalone(request)
+    if isinstance(source, Checkpoint) and not isinstance(chosen, FusedTensorFlow):
+        return plan_exported(request) if dry_run else make_exported(request)
+    if isinstance(chosen, PlainOnnx):
+        raise FusebertError(f"{source.path} is a {source.kind}; ONNX's own operators are written of checkpoints only")
     fitting = OnnxFile if isinstance(chosen, FusedOnnx | StockOnnx) else TensorFlowSource
     if not isinstance(source, fitting):
         raise FusebertError(
@@ -66,4 +86,4 @@ def default_target(source: Source, out: Path) -> str:
     """Who runs an optimised model if nothing is said."""
     if isinstance(source, TensorFlowSource):
         return "tensorflow"
-    return "onnxruntime" if isinstance(source, OnnxFile) and out.suffix == ".onnx" else "standalone"
+    return "onnxruntime" if isinstance(source, OnnxFile | Checkpoint) and out.suffix == ".onnx" else "standalone"

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fusebert.errors import DifferentError
+from fusebert.errors import DifferentError, FusebertError
 from fusebert.measure.compare import compare
 from fusebert.measure.comparison import Comparison
 from fusebert.measure.inputs import Told
 from fusebert.measure.tasks import built_in_texts
 from fusebert.source import Source
+from fusebert.values.blocks import Attention, Encoder
 from fusebert.values.target import StockOnnx, Target
 
 _BEYOND_RANGES = (
@@ -40,6 +41,15 @@ class Request:
     def static(self) -> bool:
         """Whether the ranges of int8 are fixed beforehand."""
         return getattr(self.target, "ranges", None) is not None
+
+    def check_sizes(self, encoder: Encoder) -> None:
+        """Refuses an encoder that does not have the sizes that are expected."""
+        sizes = {"hidden": {encoder.hidden_size}}
+        sizes["heads"] = {block.body.heads for block in encoder.blocks if isinstance(block.body, Attention)}
+        for name, size in self.expected.items():
+            if sizes[name] != {size}:
+                have = ", ".join(map(str, sorted(sizes[name])))
+                raise FusebertError(f"{self.source.path}: the encoder has {name} {have}, not {size}; omit that option")
 
     def compared(self, baseline: object, made: object, what: str) -> Comparison:
         """Both models' answers, on random ids; or on texts, where ranges are fixed that hold for texts, and a tokenizer

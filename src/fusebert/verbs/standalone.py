@@ -13,7 +13,7 @@ import numpy as np
 from fusebert.engine.load import pack, read_network
 from fusebert.engine.model import Model
 from fusebert.engine.quantize import convert
-from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+from fusebert.errors import DifferentError, UnsupportedError
 from fusebert.formats import artifact, write
 from fusebert.measure.difference import Difference, within
 from fusebert.measure.difference import tables as tables_of
@@ -21,8 +21,7 @@ from fusebert.measure.inputs import contradictions
 from fusebert.measure.original import compare_with_graph
 from fusebert.measure.rounding import is_rounded
 from fusebert.report import Report, Table
-from fusebert.source import Artifact, GraphSource, Source
-from fusebert.values.blocks import Attention
+from fusebert.source import GraphSource, Source
 from fusebert.values.network import Network
 from fusebert.values.operator import unpacked
 from fusebert.values.target import Standalone
@@ -104,15 +103,8 @@ def _target(request: Request) -> Standalone:
 
 def _network(request: Request) -> Network:
     source = request.source
-    if isinstance(source, Artifact):
-        raise FusebertError(f"{source.path} is an artifact already; optimise the model that it was made from")
     network = read_network(source, _target(request).head)
-    sizes = {"hidden": {network.encoder.hidden_size}}
-    sizes["heads"] = {block.body.heads for block in network.encoder.blocks if isinstance(block.body, Attention)}
-    for name, size in request.expected.items():
-        if sizes[name] != {size}:
-            have = ", ".join(map(str, sorted(sizes[name])))
-            raise FusebertError(f"{source.path}: the encoder has {name} {have}, not {size}; omit that option")
+    request.check_sizes(network.encoder)
     return network
 
 

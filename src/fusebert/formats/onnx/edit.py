@@ -17,7 +17,7 @@ from fusebert.formats import write
 from fusebert.formats.files import map_file
 from fusebert.formats.onnx.float16 import halve
 from fusebert.formats.onnx.order import inner_graphs, reads
-from fusebert.formats.onnx.read import GRAMMAR, OnnxMessage, external_file, looks_like, parse
+from fusebert.formats.onnx.read import GRAMMAR, OnnxMessage, empty, external_file, looks_like, parse
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.formats.protobuf.wire import Payload, fill
 from fusebert.ops.graph import Array
@@ -36,6 +36,9 @@ class NewNode:
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+
+
+Declared = tuple[str, tuple[int | str | None, ...]]  # the element type and the sizes of an input or output
 
 
 def files(made: Path, out: Path) -> dict[Path, Path]:
@@ -115,14 +118,35 @@ def write_repaired(source: OnnxMessage, out: Path) -> None:
     editing.save(out)
 
 
+def create(
+    out: Path,
+    nodes: Sequence[NewNode],
+    weights: Mapping[str, Array],
+    inputs: Mapping[str, Declared],
+    outputs: Mapping[str, Declared],
+    opsets: Mapping[str, int],
+) -> None:
+    """Writes a new model of nodes in the order in which they run; inputs and outputs have an element type and sizes."""
+    editing = _Editing(empty(out))
+    editing.append(nodes)
+    for name, array in weights.items():
+        editing.add_weight(name, array)
+    editing.show(inputs, outputs)
+    for domain, version in opsets.items():
+        editing.model.opset_import.add(domain=domain, version=version)
+    editing.save(out)
+
+
 class _Editing:
     """A copy of the message without its weights, and the weights' bytes by number."""
 
     def __init__(self, source: OnnxMessage) -> None:
         self._source = source.path
         self.model, self.repairs = _copy(source.model), source.repairs
-        data = map_file(source.path)
-        self._payloads: list[Payload] = [data[at : at + length] for at, length in source.skeleton.ranges]
+        self._payloads: list[Payload] = []
+        if source.skeleton.ranges:
+            data = map_file(source.path)
+            self._payloads += [data[at : at + length] for at, length in source.skeleton.ranges]
         self._graph = self.model.graph
 
     def put(self, group: Sequence[NewNode]) -> None:
@@ -137,12 +161,20 @@ class _Editing:
             del node.output[:]
             node.output.extend(kept)
         for new in reversed(group):
-            message = type(self._graph.node[0])(op_type=new.operation, domain=new.domain, name=new.name)
-            message.input.extend(new.inputs)
-            message.output.extend(new.outputs)
-            for name, value in new.attributes.items():
-                _set(message.attribute.add(name=name), value)
+            message = type(self._graph.node[0])()
+            _describe(message, new)
             self._graph.node.insert(max(places), message)
+
+    def append(self, nodes: Sequence[NewNode]) -> None:
+        """Adds nodes behind those that are there."""
+        for new in nodes:
+            _describe(self._graph.node.add(), new)
+
+    def show(self, inputs: Mapping[str, Declared], outputs: Mapping[str, Declared]) -> None:
+        """Declares what goes in and comes out."""
+        for values, declared in ((self._graph.input, inputs), (self._graph.output, outputs)):
+            for name, (kind, shape) in declared.items():
+                _declare(values.add(name=name), kind, shape)
 
     def add_weight(self, name: str, array: Array) -> None:
         """Adds an initializer."""
@@ -187,10 +219,7 @@ class _Editing:
         for name, shape in shapes.items():
             if name in known:
                 continue
-            kind = self._graph.value_info.add(name=name).type.tensor_type
-            kind.elem_type = NUMBERS["float32"]
-            for size in shape:
-                kind.shape.dim.add(**{"dim_value" if isinstance(size, int) else "dim_param": size} if size else {})
+            _declare(self._graph.value_info.add(name=name), "float32", shape)
 
     def settle(self, names: Sequence[str], length: int) -> None:
         """Declares the length of inputs `[batch, length]`, and of whatever else is declared to have the same."""
@@ -271,6 +300,21 @@ def _copy(model: Any) -> Any:
     copy = type(model)()
     copy.CopyFrom(model)
     return copy
+
+
+def _describe(message: Any, new: NewNode) -> None:
+    message.op_type, message.domain, message.name = new.operation, new.domain, new.name
+    message.input.extend(new.inputs)
+    message.output.extend(new.outputs)
+    for name, value in new.attributes.items():
+        _set(message.attribute.add(name=name), value)
+
+
+def _declare(value: Any, dtype: str, shape: Sequence[int | str | None]) -> None:
+    kind = value.type.tensor_type
+    kind.elem_type = NUMBERS[dtype]
+    for size in shape:
+        kind.shape.dim.add(**{"dim_value" if isinstance(size, int) else "dim_param": size} if size else {})
 
 
 def _set(attribute: Any, value: Any) -> None:

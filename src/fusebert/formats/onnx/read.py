@@ -46,6 +46,7 @@ GRAMMAR = {
     "Tensor": {9: CUT},
 }
 _OLDEST_OPSET = 7
+_IR_VERSION = 8  # of files that are written anew
 _OWN_MAPPING = 1 << 20  # bytes of a weight that is mapped by itself, so that its memory is free once nobody needs it
 _MOST_ELEMENTS = 1 << 40
 
@@ -87,6 +88,13 @@ def parse(path: Path) -> OnnxMessage:
         return OnnxMessage(path, model, skeleton, repair(model))
     except (FusebertError, DecodeError) as error:
         raise FusebertError(f"{path} is not a readable ONNX model: {error}") from None
+
+
+def empty(path: Path) -> OnnxMessage:
+    """The message of a model that is yet to be written."""
+    model = _messages()["Model"](ir_version=_IR_VERSION, producer_name="fusebert")
+    model.graph.name = path.stem
+    return OnnxMessage(path, model, Skeleton(b"", ()), ())
 
 
 def external_file(path: Path, tensor: Any) -> tuple[Path, int, int | None]:

@@ -1,0 +1,209 @@
+"""The vocabulary as ONNX: `values.forms` run with these words is a graph of ONNX's own operators, in which a Network's
+weights are initializers, each stored once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx.edit import NewNode
+from fusebert.formats.onnx.types import NUMBERS
+from fusebert.ops.graph import Array
+from fusebert.ops.vocabulary import distance_buckets
+
+OPSET = 17  # the first with LayerNormalization
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+class OnnxWords:
+    """Nodes and weights as words are said. Rows are `[batch, tokens, width]`; heads are an axis before tokens. `ids` is
+    an input `[batch, tokens]`, of at most `longest` tokens."""
+
+    def __init__(self, ids: str, longest: int) -> None:
+        self.nodes: list[NewNode] = []
+        self.weights: dict[str, Array] = {}
+        self._stored: dict[Any, tuple[str, Any]] = {}  # with the array, which must not be freed while its id is in use
+        self._made: dict[Any, str] = {}  # what is the same for all layers
+        self._ids, self._longest = ids, longest
+
+    def say(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
+        """Adds a node; returns what it makes."""
+        made = output or f"{operation}_{len(self.nodes)}"
+        self.nodes.append(NewNode(operation, "", inputs, (made,), attributes, f"{operation}.{len(self.nodes)}"))
+        return made
+
+    def weight(self, array: Array, transposed: bool = False) -> str:
+        """The name of a float weight; one that is used again is stored once."""
+        place = array.__array_interface__
+        key = place["data"][0], place["typestr"], array.shape, array.strides, transposed
+        if key not in self._stored:
+            self._stored[key] = self.constant(array.T if transposed else array), array
+        return self._stored[key][0]
+
+    def constant(self, array: Any) -> str:
+        """Adds an initializer; whole numbers are int64."""
+        given = np.asarray(array)
+        name = f"weight_{len(self.weights)}"
+        self.weights[name] = np.asarray(given, np.int64 if given.dtype.kind == "i" else np.float32, order="C")
+        return name
+
+    def _number(self, value: float) -> str:
+        return self._once(("number", value), lambda: self.constant(np.float32(value)))
+
+    def _once(self, key: Any, make: Callable[[], str]) -> str:
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def linear(self, x: str, weight: Array, bias: Array | None) -> str:
+        product = self.say("MatMul", x, self.weight(weight, transposed=True))
+        return product if bias is None else self.say("Add", product, self.weight(bias))
+
+    def split_heads(self, x: Any, heads: int) -> Any:
+        if isinstance(x, np.ndarray):  # a table, in place of rows
+            return np.swapaxes(np.asarray(x, np.float32).reshape(len(x), heads, -1), 0, 1)
+        wide = self.say("Reshape", x, self.constant([0, 0, heads, -1]))
+        return self.say("Transpose", wide, perm=[0, 2, 1, 3])
+
+    def merge_heads(self, x: str) -> str:
+        return self.say("Reshape", self.say("Transpose", x, perm=[0, 2, 1, 3]), self.constant([0, 0, -1]))
+
+    def scores(self, query: str, key: Any, scale: float) -> str:
+        if isinstance(key, np.ndarray):
+            turned = self.constant(np.swapaxes(key, -1, -2))
+        else:
+            turned = self.say("Transpose", key, perm=[0, 1, 3, 2])
+        return self.say("Mul", self.say("MatMul", query, turned), self._number(scale))
+
+    def repeat_heads(self, x: str, times: int) -> str:
+        one = self.say("Unsqueeze", x, self.constant([2]))
+        several = self.say("Concat", *[one] * times, axis=2)
+        return self.say("Reshape", several, self.say("Mul", self.say("Shape", x), self.constant([1, times, 1, 1])))
+
+    def rotate(self, x: str, frequencies: Array, positions: None = None) -> str:  # noqa: ARG002
+        half = len(frequencies)
+        first, second = (self._part(x, begin, begin + half) for begin in (0, half))
+        angles = self.weight(frequencies)
+        cos, sin = (self._once((angles, turn), partial(self._turn, turn, angles)) for turn in ("Cos", "Sin"))
+        left = self.say("Sub", self.say("Mul", first, cos), self.say("Mul", second, sin))
+        right = self.say("Add", self.say("Mul", second, cos), self.say("Mul", first, sin))
+        return self.say("Concat", left, right, axis=-1)
+
+    def _part(self, x: str, begin: int, end: int) -> str:
+        return self.say("Slice", x, self.constant([begin]), self.constant([end]), self.constant([-1]))
+
+    def _turn(self, turn: str, frequencies: str) -> str:
+        places = self.say("Cast", self.say("Unsqueeze", self.places(), self.constant([1])), to=NUMBERS["float32"])
+        return self.say(turn, self.say("Mul", places, frequencies))
+
+    def length(self) -> str:
+        """How many tokens a sequence has."""
+        return self._once("length", lambda: self.say("Gather", self.say("Shape", self._ids), self.constant(1), axis=0))
+
+    def places(self) -> str:
+        """0, 1, 2 and so on."""
+        return self._once("places", lambda: self.say("Range", self.constant(0), self.length(), self.constant(1)))
+
+    def _distances(self) -> str:
+        """Query minus key position, `[tokens, tokens]`."""
+
+        def make() -> str:
+            sides = (self.say("Unsqueeze", self.places(), self.constant([axis])) for axis in (1, 0))
+            return self.say("Sub", *sides)
+
+        return self._once("distances", make)
+
+    def distance_bias(self, table: Array, scores: str, positions: None = None) -> str:  # noqa: ARG002
+        reach = table.shape[-1] // 2
+
+        def make() -> str:
+            toward = self.say("Neg", self._distances())
+            near = self.say("Min", self.say("Max", toward, self.constant(-reach)), self.constant(reach))
+            return self.say("Add", near, self.constant(reach))
+
+        return self.say("Gather", self.weight(table), self._once(("near", reach), make), axis=1)
+
+    def by_distance(
+        self,
+        x: str,
+        positions: None = None,  # noqa: ARG002
+        *,
+        buckets: int,
+        reach: int,
+        of_keys: bool = False,
+    ) -> str:
+        """The row of every distance is a table, since a sequence has at most `longest` tokens."""
+        middle = buckets if buckets > 0 else reach
+        farthest = self._longest - 1
+        known = distance_buckets(np.arange(-farthest, farthest + 1), buckets, reach, middle)
+
+        def make() -> str:
+            place = self.say("Add", self._distances(), self.constant(farthest))
+            index = self.say("Gather", self.constant(known), place, axis=0)
+            return self.say("Transpose", index, perm=[1, 0]) if of_keys else index
+
+        index = self._once(("buckets", buckets, reach, of_keys), make)
+        lead = self.say("Slice", self.say("Shape", x), self.constant([0]), self.constant([3]))
+        tokens = self.say("Unsqueeze", self.length(), self.constant([0]))
+        wide = self.say("Expand", index, self.say("Concat", lead, tokens, axis=0))
+        taken = self.say("GatherElements", x, wide, axis=3)
+        return self.say("Transpose", taken, perm=[0, 1, 3, 2]) if of_keys else taken
+
+    def window(self, scores: str, positions: None = None, *, window: int) -> str:  # noqa: ARG002
+        def make() -> str:
+            return self.say("LessOrEqual", self.say("Abs", self._distances()), self.constant(window))
+
+        return self.say("Where", self._once(("window", window), make), scores, self._number(-np.inf))
+
+    def mask(self, scores: str, mask: str) -> str:
+        return self.say("Add", scores, mask)
+
+    def hiding(self, mask: str) -> str:
+        """What is added to scores, of a 0/1 input `[batch, tokens]`."""
+        wide = self.say("Unsqueeze", mask, self.constant([1, 2]))
+        hidden = self.say("Sub", self._number(1), self.say("Cast", wide, to=NUMBERS["float32"]))
+        return self.say("Mul", hidden, self._number(_LOWEST))
+
+    def softmax(self, x: str) -> str:
+        return self.say("Softmax", x, axis=-1)
+
+    def context(self, attention: str, value: str) -> str:
+        return self.say("MatMul", attention, value)
+
+    def add(self, a: str, b: str) -> str:
+        return self.say("Add", a, b)
+
+    def multiply(self, a: str, b: str) -> str:
+        return self.say("Mul", a, b)
+
+    def activation(self, x: str, name: str) -> str:
+        if name in ("relu", "tanh"):
+            return self.say(name.capitalize(), x)
+        if name == "silu":
+            return self.say("Mul", x, self.say("Sigmoid", x))
+        if name == "gelu_quick":
+            return self.say("Mul", x, self.say("Sigmoid", self.say("Mul", x, self._number(1.702))))
+        if name == "gelu_erf":
+            bent = self.say("Erf", self.say("Div", x, self._number(2**0.5)))
+        elif name == "gelu_tanh":
+            cube = self.say("Mul", self.say("Mul", self.say("Mul", x, x), x), self._number(0.044715))
+            bent = self.say("Tanh", self.say("Mul", self.say("Add", x, cube), self._number((2 / np.pi) ** 0.5)))
+        else:
+            return x  # identity
+        return self.say("Mul", self.say("Mul", x, self._number(0.5)), self.say("Add", bent, self._number(1)))
+
+    def layer_norm(self, x: str, gain: Array | None, bias: Array | None, epsilon: float) -> str:
+        if gain is None:
+            raise UnsupportedError("a LayerNorm without gain cannot be written as ONNX's operator")
+        given = (self.weight(gain),) if bias is None else (self.weight(gain), self.weight(bias))
+        return self.say("LayerNormalization", x, *given, axis=-1, epsilon=float(epsilon))
+
+    def rms_norm(self, x: str, gain: Array | None, epsilon: float) -> str:
+        squares = self.say("ReduceMean", self.say("Mul", x, x), axes=[-1], keepdims=1)
+        root = self.say("Sqrt", self.say("Add", squares, self._number(epsilon)))
+        normed = self.say("Div", x, root)
+        return normed if gain is None else self.say("Mul", normed, self.weight(gain))
