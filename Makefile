@@ -42,7 +42,12 @@ build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
 	$(BIN)/pip install --quiet --no-deps --target build/rivals -r requirements/bench.txt
 	touch $@
 
-demo: $(VENV)/.installed
+# What the server needs, for the end of the demo.
+$(VENV)/.serving: requirements/serve.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet -r requirements/serve.txt
+	touch $@
+
+demo: $(VENV)/.serving
 	$(BIN)/python scripts/demo.py
 
 test:
