@@ -21,8 +21,9 @@ from fusebert.cli.app import (
     app,
     tell,
 )
-from fusebert.cli.show import show, show_line, show_status
+from fusebert.cli.show import show, show_line, show_status, show_text
 from fusebert.errors import FusebertError
+from fusebert.report import Report
 
 
 @app.command(epilog="Example: fusebert optimize ./my-bert -o ./my-bert-int8 --precision int8")
@@ -178,10 +179,19 @@ def inspect(
     everywhere: Annotated[
         bool, typer.Option("--everywhere", help="Also look into functions that no signature reaches: training copies.")
     ] = False,
+    pattern: Annotated[
+        bool, typer.Option("--pattern", help="TensorFlow: print the extract-pattern command of each encoder instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Tell what a model is: family, sizes, precision plan, bytes; or a graph, and the encoders found in it."""
+    from fusebert.recipes.propose import propose
     from fusebert.verbs.inspect import inspect as work
+
+    if pattern:
+        commands = propose(model)
+        show(Report(str(model), {"commands": commands}), True) if as_json else show_text("\n".join(commands))
+        return
 
     show(work(model, nodes, everywhere), as_json)
 

@@ -39,6 +39,7 @@ def extract_pattern(
     """Writes the pattern that ends at `seeds` and begins at the barriers, given by name or by operation."""
     graphs = open_tensorflow(path).file
     scope = graphs.scope(graphs.meta(meta_graph), function)
+    seeds, barriers = ([scope.node_of(name) for name in names] for names in (seeds, barriers))
     pattern = pattern_of(graphs, scope, seeds, barriers, barrier_ops)
     save(Path(out), pattern, overwrite)
     unmet = sorted(set(barriers) - set(pattern.inputs))

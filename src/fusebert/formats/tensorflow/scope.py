@@ -119,6 +119,15 @@ class Scope:
             waiting += [reader for reader, _ in self.consumers.get(one.name, ()) if reader.name not in found]
         return found
 
+    def node_of(self, name: str) -> str:
+        """The node that a name means: a node's own, or that of a tensor, with the calls that lead to it, as inspect
+        shows it."""
+        if ":" not in name:
+            return name
+        parts = name.partition(":")[0].split("/")
+        ends = ("/".join(parts[start:]) for start in range(len(parts)))
+        return next((end for end in ends if end in self.nodes or end in self.arguments), name)
+
     def check_name(self, name: str, what: str) -> None:
         """Raises for a name that no node has, and suggests similar ones."""
         if name not in self.nodes and name not in self.arguments:
