@@ -66,7 +66,7 @@ class Roles(Limits):
 
     @property
     def more(self) -> tuple[Input, ...]:
-        """The inputs of a second encoder, which get the same."""
+        """The inputs of a second encoder."""
         first = self.inputs.values()
         return tuple(given for given, role in self.fed if role in ROLES and given not in first)
 

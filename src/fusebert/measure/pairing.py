@@ -62,7 +62,7 @@ class Questions:
                 self.notes.append(f"The other model takes no {word}.")
         if first.roles.more:
             names = ", ".join(given.name for given in first.roles.more)
-            self.notes.append(f"A second encoder's inputs ({names}) got the same as the first one's.")
+            self.notes.append(f"A second encoder's inputs ({names}) got the same tokens at other positions.")
         padding = next((n for one in roles for n in (one.hiding_id, one.padding_id) if n is not None), None)
         return Source(min(known, default=UNKNOWN_VOCABULARY), kinds, padding)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from fusebert.errors import UnsupportedError
@@ -56,6 +57,7 @@ def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
         inputs = (inner.rows, inner.mask, *tensors)
         fused = NewNode(encoder_op.OPERATION, encoder_op.DOMAIN, inputs, inner.outputs, attributes, name)
         groups.append([*before, fused, *after])
+    groups, weights = _stored_once(groups, weights)
     opsets = {encoder_op.DOMAIN: encoder_op.VERSION}
     notes += rewrite(source.message, out, groups, weights, opsets, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, chosen, notes)
@@ -82,8 +84,25 @@ def rewrite_stock(source: OnnxFile, out: Path, target: StockOnnx) -> Rewritten:
         _stock_embeddings(stock, source)
         groups.append(stock.nodes)
         weights |= stock.weights
+    groups, weights = _stored_once(groups, weights)
     notes = rewrite(source.message, out, groups, weights, {MICROSOFT: 1}, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, ("compute",) * len(cuts), notes)
+
+
+def _stored_once(
+    groups: list[list[NewNode]], weights: dict[str, Array]
+) -> tuple[list[list[NewNode]], dict[str, Array]]:
+    """The same nodes and constants, with constants that are equal under one name: encoders may share their weights."""
+    first: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+    names = {
+        name: first.setdefault((str(array.dtype), array.shape, sha256(array.tobytes()).digest()), name)
+        for name, array in weights.items()
+    }
+    nodes = [
+        [replace(node, inputs=tuple(names.get(tensor, tensor) for tensor in node.inputs)) for node in group]
+        for group in groups
+    ]
+    return nodes, {name: array for name, array in weights.items() if names[name] == name}
 
 
 def _changes(finding: Finding, cuts: Sequence[Cut], target: FusedOnnx | StockOnnx) -> Changes:

@@ -42,12 +42,15 @@ class Runner(Protocol):
         return self.roles.inputs
 
     def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
-        """The arrays that it is fed, in its own order, by its own names and types."""
+        """The arrays that it is fed, in its own order, by its own names and types. Ids of a second encoder are others
+        than those of the first, so that two sides of a model differ."""
         given = {"ids": ids, "mask": mask, "types": types}
-        return {
-            one.name: _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
-            for one, role in self.roles.fed
-        }
+        feeds: dict[str, Array] = {}
+        for one, role in self.roles.fed:
+            feeds[one.name] = _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
+            if role == "ids":
+                given["ids"] = _other_texts(given["ids"], mask)
+        return feeds
 
     def prepare(self, ids: Array, mask: Array, types: Array) -> Any:
         """The inputs as `answer` takes them."""
@@ -118,6 +121,13 @@ def first_line(error: BaseException) -> str:
     """The first line of what a framework says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
+
+
+def _other_texts(ids: Array, mask: Array) -> Array:
+    """The same tokens at other positions, of those that the mask shows."""
+    others, shown = ids.copy(), ids[mask != 0]
+    others[mask != 0] = np.roll(shown, max(1, len(shown) // 3))
+    return others
 
 
 def _as_declared(array: Array, declared: Input) -> Array:

@@ -1,0 +1,59 @@
+"""A model with two sides, siamese or not, is asked about different texts on them; what they share is stored once."""
+
+import numpy as np
+import onnx
+import pytest
+import zoo
+
+import fusebert
+from fusebert.measure.compare import compare
+from fusebert.measure.runners import open_runner
+
+FEW = {"samples": 4, "batch_size": 2, "sequence_length": 8}
+
+
+@pytest.fixture(scope="module")
+def exchanged(tmp_path_factory):
+    """The siamese model of the zoo with left and right for each other."""
+    path = tmp_path_factory.mktemp("exchanged") / "model.onnx"
+    model = onnx.load(zoo.get("onnx-siamese").make())
+    other = {"left": "right", "right": "left"}
+    for node in model.graph.node:
+        node.output[:] = [other.get(name, name) for name in node.output]
+        node.input[:] = [other.get(name, name) for name in node.input]
+    onnx.save(model, path)
+    return path
+
+
+def test_both_sides_get_texts_of_their_own():
+    runner = open_runner(zoo.get("onnx-siamese").make())
+    ids, mask = np.arange(1, 13).reshape(2, 6), np.array([[1] * 6, [1] * 4 + [0] * 2])
+    feeds = runner.feeds(ids, mask, mask * 0)
+    np.testing.assert_array_equal(feeds["input_ids"], ids)
+    assert (feeds["other_ids"] != ids)[mask != 0].mean() > 0.8
+    np.testing.assert_array_equal(feeds["other_ids"][mask == 0], ids[mask == 0])
+    np.testing.assert_array_equal(np.sort(feeds["other_ids"][mask != 0]), np.sort(ids[mask != 0]))
+    np.testing.assert_array_equal(feeds["other_mask"], mask)
+
+
+def test_a_model_with_its_sides_exchanged_is_another_one(exchanged):
+    path = zoo.get("onnx-siamese").make()
+    assert compare(path, path, **FEW).same
+    assert not compare(path, exchanged, **FEW).same
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "stock-onnxruntime"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_shared_weights_are_stored_once(tmp_path, target, precision):
+    out = tmp_path / "out.onnx"
+    report = fusebert.optimize(zoo.get("onnx-siamese").make(), out, precision, target).data()
+    assert report["verdict"] == "same answers within tolerance"
+    assert len(report["encoders"]) == 2
+    stored = [weight.SerializeToString() for weight in onnx.load(out).graph.initializer]
+    bare = []
+    for data in stored:
+        weight = onnx.TensorProto.FromString(data)
+        weight.name = ""
+        bare.append(weight.SerializeToString())
+    large = [data for data in bare if len(data) > 500]
+    assert len(large) == len(set(large))
