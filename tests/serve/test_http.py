@@ -121,7 +121,7 @@ def test_a_folders_prompts_are_put_before_texts(models, tmp_path):
         assert server.ask("/embed", {"inputs": [ids]})[2] == plain.encode(["the cat"]).tolist()
         status, _, told = server.ask("/embed", {"inputs": "the cat", "prompt_name": "other"})
         assert status == 422
-        assert "the model's prompts are: " in told["error"]
+        assert "'other' is unknown; use one of query, document" in told["error"]
         info = server.ask("/info")[2]
         assert (info["prompts"], info["default_prompt"]) == (prompts, "query")
         assert info["fingerprint"] == fingerprint(fusebert.load(folder)) != fingerprint(plain)

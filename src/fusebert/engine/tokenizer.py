@@ -55,13 +55,13 @@ class Tokenizer:
             raise _told(f"{path} is not a readable tokenizer", error) from None
         return Tokenizer(tokenizer, max_length or _max_length(folder, longest))
 
-    def __call__(self, texts: Iterable[Text]) -> list[Tokens]:
-        """Tokens of every text, in order."""
+    def __call__(self, texts: Iterable[Text], special: bool = True) -> list[Tokens]:
+        """Tokens of every text, in order, with special tokens or without."""
         checked = [_checked(text) for text in texts]
         encodings: list[Any] = []
         try:
             for first in range(0, len(checked), _AT_ONCE):
-                encodings += self._tokenizer.encode_batch(checked[first : first + _AT_ONCE])
+                encodings += self._tokenizer.encode_batch(checked[first : first + _AT_ONCE], add_special_tokens=special)
         except BaseException as error:
             raise _told("the tokenizer cannot encode these texts", error) from None
         if any(len(e.ids) > self.max_length for e in encodings):

@@ -123,9 +123,9 @@ def unit(vectors: Array) -> Array:
     return normed
 
 
-def tokenize(service: Service, texts: Sequence[Text]) -> list[Tokens]:
-    """The tokens of each text."""
-    return service.tokenizer(texts)
+def tokenize(service: Service, texts: Sequence[Text], special: bool = True) -> list[Tokens]:
+    """The tokens of each text, with special ones or without."""
+    return service.tokenizer(texts, special)
 
 
 def decode(service: Service, ids: Sequence[Sequence[int]], skip_special: bool) -> list[str]:

@@ -37,14 +37,16 @@ def tell(failure: Failure) -> Any:
 @dataclass(frozen=True)
 class Call:
     """One line of a protocol's table. `body` is the type of its JSON, `bytes` where the protocol reads it itself, or
-    None where there is none; `work` gives JSON values or a Response. `public` calls need no key; `tell` makes
-    the body of an error."""
+    None where there is none; `work` gives JSON values, of the type `answer`, or a Response. `public` calls
+    need no key; `documented` ones are in the OpenAPI document; `tell` makes the body of an error."""
 
     method: str
     path: str
     work: Callable[..., Awaitable[Any]]
     body: Any = None
+    answer: Any = None
     public: bool = False
+    documented: bool = True
     tell: Callable[[Failure], Any] = tell
 
 

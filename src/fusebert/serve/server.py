@@ -25,7 +25,7 @@ from fusebert.serve.connection import Connection
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
 from fusebert.serve.log import Log
-from fusebert.serve.protocols import apis, oip_http, tei
+from fusebert.serve.protocols import apis, oip_http, openapi, tei
 from fusebert.serve.service import Service
 from fusebert.serve.status import Status
 from fusebert.serve.telemetry import Exporter
@@ -33,7 +33,8 @@ from fusebert.serve.watch import watch
 
 _log = logging.getLogger("fusebert.serve")
 _STATUS = 1.0  # seconds between two lines about the load
-CALLS: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
+_TABLES: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
+CALLS: list[Call] = [*_TABLES, openapi.call(_TABLES)]
 
 
 @dataclass(frozen=True)

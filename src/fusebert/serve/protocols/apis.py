@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
@@ -15,14 +15,14 @@ from fusebert.errors import FusebertError
 from fusebert.serve import calls
 from fusebert.serve.front import Asked, Failure
 from fusebert.serve.http import Call
-from fusebert.serve.protocols.inputs import read_inputs, read_texts
+from fusebert.serve.protocols.inputs import Inputs, read_inputs, read_texts
 from fusebert.serve.protocols.tei import facts, health
 
 
 class Embeddings(msgspec.Struct):
-    input: Any
+    input: Inputs
     model: str | None = None
-    encoding_format: str = "float"
+    encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
 
@@ -46,10 +46,64 @@ class Vector(msgspec.Struct):
     text: str
 
 
+class Usage(TypedDict):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(TypedDict):
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class ModelCard(TypedDict):
+    id: str
+    object: str
+    created: int
+    owned_by: str
+
+
+class ModelList(TypedDict):
+    object: str
+    data: list[ModelCard]
+
+
+class Ranked(TypedDict):
+    index: int
+    relevance_score: float
+    document: NotRequired[Document]
+
+
+class Ranking(TypedDict):
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: dict[str, int]
+    meta: dict[str, Any]
+
+
+class Rank(TypedDict):
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class TextVector(TypedDict):
+    text: str
+    vector: list[float]
+    dim: int
+
+
 async def embeddings(asked: Asked, body: Embeddings) -> Any:
     """OpenAI's embeddings."""
-    if body.encoding_format not in ("float", "base64"):
-        raise FusebertError(f"encoding_format: float or base64 is expected, not {body.encoding_format!r:.40}")
     inputs, _ = read_inputs(body.input, asked.server.bounds, "input")
     service = asked.server.service(body.model)
     vectors = await calls.embed(service, inputs, asked.request, dimensions=body.dimensions)
@@ -133,11 +187,14 @@ def _tokens(asked: Asked) -> int:
 
 
 CALLS = [
-    *(Call("POST", path, embeddings, Embeddings, tell=tell) for path in ("/v1/embeddings", "/embeddings")),
-    Call("GET", "/v1/models", models, tell=tell),
-    *(Call("POST", path, rerank, Rerank) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
-    *(Call("POST", path, vectors, Vector) for path in ("/vectors", "/vectors/")),
-    Call("GET", "/meta", meta),
+    *(
+        Call("POST", path, embeddings, Embeddings, EmbeddingList, tell=tell)
+        for path in ("/v1/embeddings", "/embeddings")
+    ),
+    Call("GET", "/v1/models", models, None, ModelList, tell=tell),
+    *(Call("POST", path, rerank, Rerank, list[Rank] | Ranking) for path in ("/rerank", "/v1/rerank", "/v2/rerank")),
+    *(Call("POST", path, vectors, Vector, TextVector) for path in ("/vectors", "/vectors/")),
+    Call("GET", "/meta", meta, None, dict[str, Any]),
     Call("GET", "/.well-known/ready", ready, public=True),
     Call("GET", "/.well-known/live", live, public=True),
 ]

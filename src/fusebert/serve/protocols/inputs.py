@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from fusebert.errors import FusebertError
 from fusebert.serve.calls import Input
 from fusebert.serve.front import Bounds, StatusError
+
+_TEXT = {"type": "string"}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+
+
+def _either(*schemas: dict[str, Any]) -> Any:
+    """A value that the readers below check; the schemas are for the document of the server."""
+    return Annotated[Any, Meta(extra_json_schema={"anyOf": list(schemas)})]
+
+
+def _many(items: dict[str, Any], **more: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": 1, **more}
+
+
+Inputs = _either(_TEXT, _many(_TEXT), _IDS, _many(_IDS))
+Texts = _either(_TEXT, _many(_TEXT))
+Pairs = _either(_TEXT, _many(_TEXT, maxItems=2), _many(_many(_TEXT, maxItems=2)))
+Ids = _either(_IDS, _many(_IDS))
 
 
 def read_texts(texts: Sequence[Any], bounds: Bounds, name: str = "inputs") -> list[str]:

@@ -160,7 +160,7 @@ CALLS = [
     Call("GET", "/v2/health/ready", health, public=True),
     Call("GET", "/v2/models/stats", statistics),
     Call("POST", "/v2/repository/index", index),
-    *(Call("POST", f"/v2/repository/models/{{name}}/{verb}", refuse) for verb in ("load", "unload")),
+    *(Call("POST", f"/v2/repository/models/{{name}}/{verb}", refuse, documented=False) for verb in ("load", "unload")),
     *(Call("GET", path, metadata) for path in _MODEL),
     *(Call("GET", f"{path}/ready", model_ready) for path in _MODEL),
     *(Call("GET", f"{path}/config", configuration) for path in _MODEL),

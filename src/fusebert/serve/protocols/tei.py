@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import msgspec
 from starlette.responses import Response
@@ -15,12 +15,13 @@ from fusebert.errors import FusebertError
 from fusebert.serve import calls
 from fusebert.serve.front import Asked, StatusError
 from fusebert.serve.http import Call, decode_json
-from fusebert.serve.protocols.inputs import read_inputs, read_pairs, read_texts
+from fusebert.serve.protocols.inputs import Ids, Inputs, Pairs, Texts, read_inputs, read_pairs, read_texts
 
 
 class Embed(msgspec.Struct):
-    inputs: Any
+    inputs: Inputs
     truncate: bool = True
+    truncation_direction: Literal["right", "Right"] = "Right"
     normalize: bool = True
     dimensions: int | None = None
     prompt_name: str | None = None
@@ -28,8 +29,9 @@ class Embed(msgspec.Struct):
 
 
 class Predict(msgspec.Struct):
-    inputs: Any
+    inputs: Pairs
     truncate: bool = True
+    truncation_direction: Literal["right", "Right"] = "Right"
     raw_scores: bool = False
     model: str | None = None
 
@@ -45,18 +47,19 @@ class Similarity(msgspec.Struct):
 
 
 class Tokenize(msgspec.Struct):
-    inputs: Any
+    inputs: Texts
+    add_special_tokens: bool = True
     model: str | None = None
 
 
 class Decode(msgspec.Struct):
-    ids: Any
+    ids: Ids
     skip_special_tokens: bool = True
     model: str | None = None
 
 
 class Tag(msgspec.Struct):
-    inputs: Any
+    inputs: Texts
     grouped: bool = True
     model: str | None = None
 
@@ -69,6 +72,46 @@ class Question(msgspec.Struct):
 class Answer(msgspec.Struct):
     inputs: Question | list[Question]
     model: str | None = None
+
+
+class Invoke(msgspec.Struct):
+    inputs: Any
+    truncate: bool = True
+    raw_scores: bool = False
+    model: str | None = None
+
+
+class Weight(TypedDict):
+    index: int
+    value: float
+
+
+class Score(TypedDict):
+    label: str
+    score: float
+
+
+class Place(TypedDict):
+    text: str
+    start: int
+    end: int
+    label: str
+    score: float
+
+
+class Found(TypedDict):
+    answer: str
+    start: int
+    end: int
+    score: float
+
+
+class Token(TypedDict):
+    id: int
+    text: str
+    special: bool
+    start: int
+    stop: int
 
 
 async def embed(asked: Asked, body: Embed) -> Any:
@@ -134,7 +177,7 @@ async def tokenize(asked: Asked, body: Tokenize) -> Any:
     """Tokens of texts."""
     texts, _ = _texts(asked, body.inputs)
     service = asked.server.service(body.model)
-    found = await asyncio.to_thread(calls.tokenize, service, texts)
+    found = await asyncio.to_thread(calls.tokenize, service, texts, body.add_special_tokens)
     return [
         [
             {"id": i, "text": word, "special": source is None, "start": span[0], "stop": span[1]}
@@ -153,11 +196,11 @@ async def decode(asked: Asked, body: Decode) -> Any:
     return calls.decode(asked.server.service(body.model), ids, body.skip_special_tokens)
 
 
-async def invoke(asked: Asked, body: Predict) -> Any:
+async def invoke(asked: Asked, body: Invoke) -> Any:
     """What the model is for, in the shapes of Hugging Face's own endpoints: labels, entities, an answer, or vectors."""
     kind = asked.server.service(body.model).model.network.head.kind
     if kind == "sequence":
-        return await predict(asked, body)
+        return await predict(asked, Predict(body.inputs, body.truncate, raw_scores=body.raw_scores, model=body.model))
     if kind == "token":
         return [_entity(span) for span in await tag(asked, Tag(body.inputs, model=body.model))]
     if kind == "question":
@@ -226,20 +269,20 @@ async def metrics(asked: Asked) -> Response:
 
 
 CALLS = [
-    Call("POST", "/embed", embed, Embed),
-    Call("POST", "/embed_all", embed_all, Embed),
-    Call("POST", "/embed_sparse", embed_sparse, Embed),
-    Call("POST", "/predict", predict, Predict),
-    Call("POST", "/similarity", similarity, Similarity),
-    Call("POST", "/tag", tag, Tag),
-    Call("POST", "/answer", answer, Answer),
-    Call("POST", "/tokenize", tokenize, Tokenize),
-    Call("POST", "/decode", decode, Decode),
-    Call("GET", "/info", info),
-    Call("GET", "/metrics", metrics),
+    Call("POST", "/embed", embed, Embed, list[list[float]]),
+    Call("POST", "/embed_all", embed_all, Embed, list[list[list[float]]]),
+    Call("POST", "/embed_sparse", embed_sparse, Embed, list[list[Weight]]),
+    Call("POST", "/predict", predict, Predict, list[Score | list[Score]]),
+    Call("POST", "/similarity", similarity, Similarity, list[float]),
+    Call("POST", "/tag", tag, Tag, list[Place | list[Place]]),
+    Call("POST", "/answer", answer, Answer, Found | list[Found]),
+    Call("POST", "/tokenize", tokenize, Tokenize, list[list[Token]]),
+    Call("POST", "/decode", decode, Decode, list[str]),
+    Call("GET", "/info", info, None, dict[str, Any]),
+    Call("GET", "/metrics", metrics, None, str),
     Call("GET", "/health", health, public=True),
     Call("GET", "/", health, public=True),
-    Call("POST", "/", invoke, Predict),
-    Call("POST", "/invocations", invoke, Predict),  # SageMaker's, as is the next
+    Call("POST", "/", invoke, Invoke, Any),
+    Call("POST", "/invocations", invoke, Invoke, Any),  # SageMaker's, as is the next
     Call("GET", "/ping", health, public=True),
 ]
