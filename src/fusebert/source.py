@@ -203,16 +203,16 @@ def open(path: str | Path | Source) -> Source:
     if path.exists():
         raise FusebertError(f"{path} is not a supported model. {_SUPPORTED}")
     advice = f"If it is a name on the hub, fetch it first: hf download {path}" if hub.is_name(str(path)) else _SUPPORTED
-    raise FusebertError(f"{path} does not exist{_similar(path)}. {advice}")
+    raise FusebertError(f"{path} does not exist{_similar(path) or '.'} {advice}")
 
 
 def _similar(path: Path) -> str:
     """What a missing path may have meant."""
     try:
-        names = [str(other) for other in path.parent.iterdir()]
+        names = [other.name for other in path.parent.iterdir()]
     except OSError:
         return ""
-    return suggest(str(path), names)
+    return suggest(path.name, names)
 
 
 def _file(path: Path) -> Source:
