@@ -62,6 +62,11 @@ def optimize(
     ranges: Annotated[Path | None, typer.Option(help="Static int8, with the ranges that calibrate wrote.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be replaced.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
+    task: Annotated[
+        str | None, typer.Option(help="Compare on the texts of a task: mrpc, sst2 or stsb with --data, or a file.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Compare on the texts of this file; default: random ids.")] = None,
+    tokenizer: Tokenizer = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare before writing.")] = True,
     input_ids: InputIds = None,
     input_mask: InputMask = None,
@@ -77,7 +82,7 @@ def optimize(
         "head": head, "padding": padding, "threads": threads, "fast_gelu": fast_gelu, "int32": input_int32,
         "ranges": ranges, "float16": float16, "length": sequence_length,
         "expected": {"heads": num_heads, "hidden": hidden_size},
-        "inputs": tell(input_ids, input_mask, segment_ids, fill),
+        "inputs": tell(input_ids, input_mask, segment_ids, fill), "task": task, "data": data, "tokenizer": tokenizer,
     }  # fmt: skip
     report = work(
         model, out, precision, target, verify=verify, overwrite=overwrite, dry_run=dry_run, verbose=verbose,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError
+from fusebert.measure.tasks import Task, find_task, read_texts
 from fusebert.report import Report
 from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
 from fusebert.values.target import (
@@ -49,7 +50,8 @@ def optimize(
     unless `out` is called .onnx.
     dry_run: only tells what would be made. verbose: tells more of what was found and made.
 
-    Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`.
+    Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`;
+    task, data, tokenizer: texts to compare on instead of random ids, as `accuracy` or `calibrate` take them.
     Of standalone: head, as in `load`. Of all but stock-onnxruntime: ranges of inputs, or the path of a file with them,
     as `calibrate` writes it: int8 becomes static. Of the fused targets: padding, what becomes of hidden positions:
     "auto", "skip", "first" or "compute". Of ONNX Runtime's targets: int32, int64 ids and masks become int32; float16,
@@ -60,12 +62,16 @@ def optimize(
     source, out = open(path), Path(out)
     expected = {name: size for name, size in (options.pop("expected", None) or {}).items() if size}
     inputs = options.pop("inputs", None)
+    texts = _texts(options.pop("task", None), options.pop("data", None))
+    tokenizer = options.pop("tokenizer", None)
     if isinstance(source, Artifact):
         raise FusebertError(f"{source.path} is an artifact already; optimise the model that it was made from")
     name = target or default_target(source, out)
     precision = precision or ("fp32" if name == "onnx" else DEFAULT_PRECISION)
     chosen = make_target(name, {"precision": precision, **options})
-    request = Request(source, out, chosen, expected, verify, overwrite, verbose, show_progress, inputs)
+    request = Request(
+        source, out, chosen, expected, verify, overwrite, verbose, show_progress, inputs, texts, tokenizer
+    )
     if isinstance(chosen, Standalone):
         if out.suffix in _FILES:
             raise FusebertError(f"{out} names a file, but a stand-alone model is a folder; choose another name")
@@ -80,6 +86,13 @@ def optimize(
             f"{source.path} is a {source.kind}, so it cannot be optimised for {target}; omit the target"
         )
     return plan_fused(request) if dry_run else make_fused(request)
+
+
+def _texts(task: str | Path | None, data: str | Path | None) -> Task | None:
+    """The texts of a task, or of a file with or without labels; none if nothing is given."""
+    if task is None:
+        return None if data is None else read_texts(Path(data))
+    return find_task(task, data)
 
 
 def default_target(source: Source, out: Path) -> str:

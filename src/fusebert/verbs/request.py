@@ -10,7 +10,7 @@ from fusebert.errors import DifferentError, FusebertError
 from fusebert.measure.compare import compare
 from fusebert.measure.comparison import Comparison
 from fusebert.measure.inputs import Told
-from fusebert.measure.tasks import built_in_texts
+from fusebert.measure.tasks import Task, built_in_texts
 from fusebert.source import Source
 from fusebert.values.blocks import Attention, Encoder
 from fusebert.values.target import StockOnnx, Target
@@ -25,7 +25,7 @@ _BEYOND_RANGES = (
 class Request:
     """`expected` are sizes (heads, hidden) that every encoder must have. `verify`: compare before anything is put in
     place. `overwrite`: replace a model of the same kind. `verbose`: tell more of what was found. `inputs`: as in
-    `compare`."""
+    `compare`. `texts` to compare on, if not random ids, and the folder of their `tokenizer`, if not the model's."""
 
     source: Source
     out: Path
@@ -36,6 +36,8 @@ class Request:
     verbose: bool = False
     show_progress: bool = False
     inputs: Told | None = None
+    texts: Task | None = None
+    tokenizer: Path | None = None
 
     @property
     def static(self) -> bool:
@@ -52,10 +54,13 @@ class Request:
                 raise FusebertError(f"{self.source.path}: the encoder has {name} {have}, not {size}; omit that option")
 
     def compared(self, baseline: object, made: object, what: str) -> Comparison:
-        """Both models' answers, on random ids; or on texts, where ranges are fixed that hold for texts, and a tokenizer
-        is there. Raises DifferentError if they differ by more than the precision's tolerance."""
-        folder = self.source.tokenizer_folder if self.static else None
-        texts = {} if folder is None else {"task": built_in_texts(), "tokenizer": folder, "batch_size": 4}
+        """Both models' answers, on random ids; or on texts, where those are given, or where ranges are fixed that hold
+        for texts and a tokenizer is there. Raises DifferentError if they differ by more than the precision's limits."""
+        folder = self.tokenizer or self.source.tokenizer_folder
+        if self.texts is not None and folder is None:
+            raise FusebertError(f"{self.source.path} has no tokenizer beside it, which texts need; give --tokenizer")
+        task = self.texts or (built_in_texts() if self.static and folder is not None else None)
+        texts = {} if task is None else {"task": task, "tokenizer": folder, "batch_size": 4}
         found = compare(baseline, made, self.show_progress, threads=self.target.threads, inputs=self.inputs, **texts)  # type: ignore[arg-type]
         if not found.same:
             how = str(found.facts["verdict"]).removeprefix("different answers: ")

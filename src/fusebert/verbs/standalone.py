@@ -31,6 +31,7 @@ from fusebert.verbs.request import Request
 
 _COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
 _COMPARED_ON_TEXTS = "Compared with the same model in fp32, on built-in texts: fixed ranges hold for texts."
+_COMPARED_ON_GIVEN = "Compared with the same model in fp32, on the texts that were given."
 _NOT_CHANGED = "fp32 changes no number: what was written was read back and is the same, byte for byte."
 _WITH_GRAPH = "The fp32 model was compared with the original graph, every node of which was computed in NumPy."
 _WITH_UNROUNDED = "The fp32 model was compared with the original graph without rounding, computed in NumPy."
@@ -71,8 +72,9 @@ def _verified(request: Request, baseline: Model, model: Model) -> tuple[Mapping[
         notes += [_COMPARED_WITH_ROUNDED, *found.notes]
     else:
         found = request.compared(baseline, model, f"{source.path} as {target.precision} differs too much from fp32")
-        texts = request.static and source.tokenizer_folder is not None
-        notes.append(_NOT_CHANGED if model is baseline else _COMPARED_ON_TEXTS if texts else _COMPARED)
+        built_in = request.static and source.tokenizer_folder is not None
+        how = _COMPARED_ON_GIVEN if request.texts else _COMPARED_ON_TEXTS if built_in else _COMPARED
+        notes.append(_NOT_CHANGED if model is baseline else how)
     return found.verdict, [*tables, *found.tables()], notes
 
 
