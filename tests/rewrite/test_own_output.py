@@ -170,3 +170,13 @@ def test_commands_take_it(tmp_path, run):
     assert told["misses"] == []
     told = run("bench", path, "--precision", "int8", "--batch-size", 1, "--sequence-length", 8, "--samples", 2)
     assert "int8" in told
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_weights_of_both_sides_are_stored_once(precision, tmp_path):
+    """Two encoders with the same weights, as siamese models have."""
+    path = fuse("onnx-siamese", tmp_path, precision)
+    first, second = (found.operator.inputs[2:] for found in OnnxFile(path).finding.encoders)
+    assert first == second
+    large = [weight.read().tobytes() for weight in fusebert.read(path).weights.values() if np.prod(weight.shape) > 64]
+    assert len(large) == len(set(large))
