@@ -139,7 +139,7 @@ def ours(precision: str, forms: Forms, threads: int) -> Ready:
     model = fusebert.load(forms.onnx, precision, threads)
 
     def ready(ids: Array, mask: Array) -> Call:
-        return lambda: model.run(ids, mask)["last_hidden_state"]
+        return lambda: model.run(ids, mask, padding="skip")["last_hidden_state"]
 
     return ready
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST_WORD = 200  # characters; names in files may be anything
+_LONGEST_MESSAGE = 4000
+
 
 class FusebertError(Exception):
-    """Something the user can mend; the message says what and how."""
+    """Something the user can mend; the message says what and how. What it repeats of a file is cut and escaped."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_printable(message))
 
 
 class DifferentError(FusebertError):
@@ -16,6 +22,15 @@ class DifferentError(FusebertError):
 
 class UnsupportedError(FusebertError):
     """The input is well formed, but asks for something fusebert does not compute."""
+
+
+def _printable(text: str) -> str:
+    """A message as one line that may go to any terminal or log: nothing but printable characters, long words without
+    their middles."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[:_LONGEST_MESSAGE]}…"
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return " ".join(w if len(w) <= _LONGEST_WORD else f"{w[:120]}…{w[-79:]}" for w in text.split(" "))
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

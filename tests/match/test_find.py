@@ -70,7 +70,9 @@ def test_says_who_reads_the_output(name):
         wanted = {SCORE}
     for found_ in found(name).encoders:
         assert wanted <= set(found_.readers) | {MASKED}
-        assert found_.may_skip == (entry.mask is not None and not {SCORE, UNMASKED} & set(found_.readers))
+        skips = found_.may_skip or found_.shows_hidden
+        assert skips == (entry.mask is not None and not {SCORE, UNMASKED} & set(found_.readers))
+        assert found_.may_skip == (entry.mask is not None and not {EACH, SCORE, UNMASKED} & set(found_.readers))
 
 
 @pytest.mark.parametrize("name", list(zoo.ZOO))

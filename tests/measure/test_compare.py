@@ -153,8 +153,18 @@ def test_int32_against_int64_and_other_types(tmp_path):
             assert compare(a, b, samples=4, sequence_length=6).same
 
 
-def test_hidden_positions_are_judged_apart(tmp_path):
+def test_hidden_positions_count_where_both_models_compute_them(tmp_path):
     zeros = tiny.make(tmp_path / "zeros.onnx", {"y": "ids * mask", "first": "ids + mask"})
+    full = tiny.make(tmp_path / "full.onnx", {"y": "ids * 1", "first": "ids + mask"})
+    found = compare(full, zeros, samples=4, batch_size=2, sequence_length=6)
+    assert not found.same
+    assert found.facts["failed_samples"] == 3
+    assert rows(found)["y", "hidden"]["failed"] == 3
+
+
+def test_hidden_positions_do_not_count_where_one_model_skips_them(tmp_path):
+    zeros = open_runner(tiny.make(tmp_path / "zeros.onnx", {"y": "ids * mask", "first": "ids + mask"}))
+    zeros.skips = True
     full = tiny.make(tmp_path / "full.onnx", {"y": "ids * 1", "first": "ids + mask"})
     found = compare(full, zeros, samples=4, batch_size=2, sequence_length=6)
     assert found.same
@@ -387,7 +397,7 @@ def test_the_command_its_verdict_and_its_exit_codes(run, tmp_path):
     assert "different answers" in run(one, two, *size, code=1)
     data = json.loads(run(one, two, *size, "--json", "--seed", 1, "--output-dir", tmp_path / "kept", code=1))
     assert data["same"] is False
-    assert {row["at"] for row in data["outputs"]} == {"visible", "hidden, not counted"}
+    assert {row["at"] for row in data["outputs"]} == {"visible", "hidden"}
     assert data["paddings"] == {"right": 1, "left": 1, "holes": 1, "none": 1}
     assert len(list((tmp_path / "kept" / "batch_2_seq_8").iterdir())) == 4
     assert json.loads(run(one, two, *size, "--rtol", 9, "--atol", 9999, "--json"))["same"] is True

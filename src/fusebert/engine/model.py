@@ -97,9 +97,9 @@ class Model:
         """Runs a padded batch `[sequences, length]` and returns what the architecture returns, as NumPy arrays.
 
         The mask is lengths (B), 0/1 rows (B, S) with padding anywhere, 0/1 (B, S, S), or additive (B, heads, S, S).
-        padding: "skip" leaves zeros at hidden positions, "compute" computes them as frameworks do, "auto" skips them
-        where no answer elsewhere can depend on them: always, except for question answering and for a hidden first token
-        that a pooler or classifier reads."""
+        padding: "skip" leaves zeros at hidden positions, "compute" computes them as frameworks do. "auto" skips them,
+        but for a first token, behind a head that reads no others; a model without a head, whose rows go who knows
+        where, and one for question answering compute them."""
         ids = check_ids("input_ids", input_ids)
         mode = self._hidden_rows(padding)
         batch = self._batch(ids, attention_mask, mode)
@@ -276,11 +276,16 @@ class Model:
             if check:
                 check(folder)
 
+    @property
+    def skips_hidden(self) -> bool:
+        """Whether `run` leaves zeros at hidden positions unless it is told otherwise."""
+        return self._hidden_rows(None) != "compute"
+
     def _hidden_rows(self, padding: str | None) -> str:
         """What Batch.masked is to do with hidden rows."""
         padding = self.padding if padding is None else _choice("padding", padding, PADDING)
         head = self.network.head
-        return hidden_rows(padding, may_skip=head.kind != "question", reads_first=head.reads_first)
+        return hidden_rows(padding, may_skip=head.kind not in ("none", "question"), reads_first=head.reads_first)
 
     def _batch(self, ids: Array, attention_mask: Any, hidden_rows: str) -> Batch:
         return Batch.masked(attention_mask, ids.shape, hidden_rows, self._heads)

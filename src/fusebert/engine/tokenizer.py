@@ -9,6 +9,7 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
+from fusebert.formats.tokenizer import read_tokenizer
 
 Text = str | tuple[str, str]
 _AT_ONCE = 256  # texts; the library does not look for interrupts
@@ -44,7 +45,7 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         try:
             if path.is_file():
-                tokenizer = tokenizers.Tokenizer.from_file(str(path))
+                tokenizer = tokenizers.Tokenizer.from_str(read_tokenizer(path))
             elif (path := folder / "vocab.txt").is_file():
                 tokenizer = _from_vocabulary(path, _options(folder))
             else:

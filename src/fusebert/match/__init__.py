@@ -31,7 +31,7 @@ from fusebert.match.findings import (
 )
 from fusebert.match.inline import inline
 from fusebert.match.mask import computed, hiding_value
-from fusebert.match.operator import is_rounded, operator_settings, read_operator
+from fusebert.match.operator import is_rounded, operator_settings, read_operator, skips_hidden
 from fusebert.match.quantized import unround
 from fusebert.match.translate import translate
 from fusebert.match.trials import inputs_that_matter
@@ -77,6 +77,7 @@ __all__ = [
     "read_endings",
     "read_operator",
     "shown_as_is",
+    "skips_hidden",
     "translate",
     "unround",
 ]

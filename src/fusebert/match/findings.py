@@ -14,7 +14,7 @@ from fusebert.ops.graph import Graph, Node
 FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
     "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
 )  # fmt: skip
-_SKIPPING = frozenset((FIRST, MASKED, EACH))  # no answer depends on a hidden row, except at that row
+_SKIPPING = frozenset((FIRST, MASKED))  # they read no hidden row but perhaps the first
 
 
 class Refused(Exception):  # noqa: N818  (an outcome, not a failure)
@@ -208,8 +208,16 @@ class FoundEncoder:
 
     @property
     def may_skip(self) -> bool:
-        """Whether no answer depends on a hidden position, except at that position."""
-        return self.mask.kind != "none" and _SKIPPING.issuperset(self.readers) and not self.inner_taps
+        """Whether all who read the rows are known, and none reads a hidden one but perhaps the first."""
+        return self._read_by(_SKIPPING)
+
+    @property
+    def shows_hidden(self) -> bool:
+        """Whether hidden positions may be skipped but for outputs that show them to whoever calls."""
+        return EACH in self.readers and self._read_by(_SKIPPING | {EACH})
+
+    def _read_by(self, kinds: frozenset[str]) -> bool:
+        return self.mask.kind != "none" and kinds.issuperset(self.readers) and not self.inner_taps
 
 
 @dataclass(frozen=True, repr=False)

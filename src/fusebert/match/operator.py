@@ -8,9 +8,9 @@ from dataclasses import replace
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx import encoder_op
 from fusebert.formats.tensorflow import bert_layers
-from fusebert.formats.tensorflow.bert_op import precision_of, with_defaults
+from fusebert.formats.tensorflow.bert_op import OPS, precision_of, with_defaults
 from fusebert.match.findings import FoundEncoder, Lifted
-from fusebert.ops.graph import Array
+from fusebert.ops.graph import Array, Graph, Node
 from fusebert.values.operator import Operator
 
 
@@ -42,9 +42,17 @@ def read_operator(raised: Lifted, found: FoundEncoder) -> Operator | None:
 def operator_settings(found: FoundEncoder) -> tuple[str, str] | None:
     """The precision of an encoder that was fused already, and what becomes of hidden positions in it; None if it was
     not."""
-    node = found.operator
-    if node is None:
-        return None
+    return None if found.operator is None else _settings(found.operator)
+
+
+def skips_hidden(graph: Graph) -> bool:
+    """Whether a fused operator in a graph leaves zeros at hidden positions."""
+    bodies = (graph, *graph.functions.values())
+    fused = (node for body in bodies for node in body.nodes if node.op in (encoder_op.NAME, *OPS))
+    return any(_settings(node)[1] != "compute" for node in fused)
+
+
+def _settings(node: Node) -> tuple[str, str]:
     if node.op == encoder_op.NAME:
         return str(node.attributes.get("precision", "fp32")), str(node.attributes.get("padding", "skip"))
     settings = with_defaults(node.op, node.attributes)

@@ -1,7 +1,8 @@
 """Compare: two models on the same made-up inputs. Paths or Models in, differences and a verdict out: how far apart are
 their answers, and is that within tolerance?
 
-Answers at positions that the mask hides are judged apart and do not count: readers ignore them."""
+Answers at positions that the mask hides are judged apart. They count where both models compute
+them; where one leaves zeros there, readers ignore them, or somebody asked for it."""
 
 from __future__ import annotations
 
@@ -199,7 +200,7 @@ def _conclude(
     nearer = rounding is not None and rounding.decides and not rounding.farther
     wrong = [*judge.missing, *([] if nearer else judge.faults)]
     samples = sum(judge.paddings.values())
-    ignored = any(d.over for d in hidden)
+    ignored = any(d.over for d in hidden) and not judge.hidden_count
     if wrong:
         wrong += rounding.farther if rounding else []
         verdict = f"different answers: {'; '.join(wrong)}"
@@ -227,7 +228,7 @@ def _conclude(
         told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if ignored else [])]
     title = f"{first.name} against {second.name}"
-    return Comparison(visible, hidden, not wrong, title, facts, notes, second.framework, rounding)
+    return Comparison(visible, hidden, judge.hidden_count, not wrong, title, facts, notes, second.framework, rounding)
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

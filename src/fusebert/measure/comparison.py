@@ -13,7 +13,8 @@ from fusebert.report import Report, Table
 
 
 class Comparison(list[Difference]):
-    """The differences at visible positions, one per output; `hidden` are those at hidden ones. `same` is the verdict,
+    """The differences at visible positions, one per output; `hidden` are those at hidden ones,
+    which count if `hidden_count`. `same` is the verdict,
     `run_by` who ran the other model, and `facts` and `notes` are what else there is to say; `rounding` is there where
     the baseline is an 8-bit graph."""
 
@@ -21,6 +22,7 @@ class Comparison(list[Difference]):
         self,
         visible: Iterable[Difference],
         hidden: Sequence[Difference],
+        hidden_count: bool,
         same: bool,
         title: str,
         facts: Mapping[str, Any],
@@ -29,8 +31,8 @@ class Comparison(list[Difference]):
         rounding: Rounding | None = None,
     ) -> None:
         super().__init__(visible)
-        self.hidden, self.same, self.title, self.facts, self.notes = hidden, same, title, facts, notes
-        self.run_by, self.rounding = run_by, rounding
+        self.hidden, self.hidden_count, self.same, self.title = hidden, hidden_count, same, title
+        self.facts, self.notes, self.run_by, self.rounding = facts, notes, run_by, rounding
 
     @property
     def verdict(self) -> dict[str, str]:
@@ -47,7 +49,10 @@ class Comparison(list[Difference]):
         """Everything, to be shown."""
         rows = tuple(
             (d.output, place, short(d.worst), short(d.mean), short(d.over), d.not_finite, d.failed)
-            for place, differences in (("visible", self), ("hidden, not counted", self.hidden))
+            for place, differences in (
+                ("visible", self),
+                ("hidden" if self.hidden_count else "hidden, not counted", self.hidden),
+            )
             for d in differences
         )
         columns = ("output", "at", "worst", "mean", "over", "nan", "failed")

@@ -122,10 +122,11 @@ class Questions:
 
 class Judge:
     """Runs samples through both models and adds up the differences. `missing` are outputs of the baseline that the
-    other should have, but has not."""
+    other should have, but has not. Hidden positions count where both models compute them."""
 
     def __init__(self, first: Runner, second: Runner, tolerance: Tolerance, questions: Questions) -> None:
         self._first, self._second, self._tolerance = first, second, tolerance
+        self.hidden_count = not (first.skips or second.skips)
         self.notes: list[str] = []
         self.missing: list[str] = []
         self.paddings: dict[str, int] = {}
@@ -134,18 +135,21 @@ class Judge:
 
     @property
     def failures(self) -> set[int]:
-        """The numbers of the samples with a visible answer beyond tolerance."""
-        return set[int]().union(*(pair.visible.failures for pair in self._pairs))
+        """The numbers of the samples with an answer beyond tolerance that counts."""
+        tallies = [tally for pair in self._pairs for tally in (pair.visible, pair.hidden)[: 1 + self.hidden_count]]
+        return set[int]().union(*(tally.failures for tally in tallies))
 
     @property
     def faults(self) -> list[str]:
         """What is not within tolerance, in words."""
         precision, failed = self._tolerance.precision, len(self.failures)
+        hidden = self.hidden if self.hidden_count else []
         if precision is not None:
-            return [fault for one in self.visible for fault in one.faults(precision)]
+            faults = [fault for one in self.visible for fault in one.faults(precision)]
+            return faults or [f"{fault} at hidden positions" for one in hidden for fault in one.faults(precision)]
         if not failed:
             return []
-        worst = max(self.visible, key=lambda d: (d.failed, d.worst_error))
+        worst = max((*self.visible, *hidden), key=lambda d: (d.failed, d.worst_error))
         samples = sum(self.paddings.values())
         return [
             f"{failed} of {samples} samples are over {self._tolerance.short}; {worst.output} is off by up to "

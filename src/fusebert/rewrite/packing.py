@@ -78,8 +78,8 @@ def stays(found: FoundEncoder, precision: str) -> bool:
 
 
 def choose_padding(found: FoundEncoder, padding: str) -> str:
-    """What becomes of hidden positions: "auto" skips them where no answer depends on them, and leaves a fused operator
-    as it is."""
+    """What becomes of hidden positions: "auto" skips them where all readers are known and none needs them, and leaves a
+    fused operator as it is."""
     settings = operator_settings(found)
     if padding == "auto" and settings is not None:
         return settings[1]

@@ -28,8 +28,9 @@ from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
 from fusebert.rewrite.packing import Rewritten, check_length, check_operators, choose_padding, find_cuts
 from fusebert.rewrite.tensorflow import rewrite_tensorflow
 from fusebert.source import GraphSource, OnnxFile, SavedModel, open_result
-from fusebert.values.target import TARGETS, FusedOnnx, FusedTensorFlow, StockOnnx, Target
+from fusebert.values.target import TARGETS, Fused, FusedOnnx, FusedTensorFlow, StockOnnx, Target
 from fusebert.verbs.request import Request
+from fusebert.verbs.skipping import describe_skipping
 
 REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
     FusedOnnx: rewrite_onnx,
@@ -65,7 +66,8 @@ def make_fused(request: Request) -> Report:
         stock = _stock_functions(source, rewritten)
         tables += (stock,) if stock.rows else ()
         own = (*rewritten.notes, _STAYS) if stock.rows else rewritten.notes
-        notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes)))
+        skipping = describe_skipping(rewritten, request.target) if isinstance(request.target, Fused) else ()
+        notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes, *skipping)))
         facts = {"bytes_after": _bytes(file), **verdict}
         report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
         write.put(files(file, out), replaces)

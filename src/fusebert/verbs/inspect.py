@@ -111,11 +111,19 @@ def _encoders(title: str, encoders: Iterable[FoundEncoder]) -> Table:
         (
             len(f.layers), f.hidden, f.heads, f.inner, f.activation, f.epsilon, f.scale, f.function or "main graph",
             f.calls, f.mask.kind, f.mask.tensor, f.input, f.output, f.taps, f.inner_taps, f.readers,
-            "none" if f.mask.kind == "none" else "may be skipped" if f.may_skip else "must be computed",
+            _hidden_positions(f),
         )
         for f in encoders
     )  # fmt: skip
     return Table(title, columns, rows)
+
+
+def _hidden_positions(found: FoundEncoder) -> str:
+    if found.mask.kind == "none":
+        return "none"
+    if found.may_skip:
+        return "may be skipped"
+    return "shown by outputs" if found.shows_hidden else "must be computed"
 
 
 def _fused(finding: Finding) -> Table:

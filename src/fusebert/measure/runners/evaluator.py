@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusebert.errors import UnsupportedError
-from fusebert.match import translate, unround
+from fusebert.match import skips_hidden, translate, unround
 from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.bert_node import bert_node
 from fusebert.measure.runners.runner import Feeds, Runner, endings_of, roles_of
@@ -37,6 +37,7 @@ class Evaluator(Runner):
         self.endings = endings_of(source, made)
         self._tensors = {name: tensor for name, tensor in made.items() if tensor in self._graph.outputs}
         self.outputs = tuple(self._tensors)
+        self.skips = skips_hidden(graph)
         self._given = given
         self._fused = {node.outputs: found for node in self._graph.nodes if (found := bert_node(node)) is not None}
 

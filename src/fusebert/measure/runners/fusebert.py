@@ -33,6 +33,7 @@ class Fusebert(Runner):
             padding_id=embeddings.padding_id,
             precision=model.plan.precision,
         )
+        self.skips = model.skips_hidden
         self._model: Model | None = model
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from fusebert.errors import FusebertError
 from fusebert.formats.onnx.edit import write_repaired
+from fusebert.match import skips_hidden
 from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.runner import Feeds, Runner, endings_of, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
@@ -52,6 +53,7 @@ class OnnxRuntime(Runner):
         self.name = f"{path} by onnxruntime"
         self.roles = roles_of(source, inputs, told)
         self.endings = endings_of(source)
+        self.skips = graph is not None and skips_hidden(graph)
         self.outputs = tuple(o.name for o in self._session.get_outputs() if o.type.startswith("tensor("))
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:

@@ -21,13 +21,14 @@ Feeds = Mapping[str, Any]
 class Runner(Protocol):
     """Something that answers a padded batch `[sequences, length]`. `outputs` are the names of its answers; `roles` are
     its inputs, and what they take; `endings` how its outputs are made, as far as that is known; `framework` runs it,
-    for a `slow` one not to be asked much."""
+    for a `slow` one not to be asked much. One that `skips` leaves zeros at positions that the mask hides."""
 
     name: str
     framework: str
     roles: Roles
     outputs: tuple[str, ...]
     slow: bool = False
+    skips: bool = False
     remarks: tuple[str, ...] = ()
     endings: Mapping[str, Ending] = MappingProxyType({})
 

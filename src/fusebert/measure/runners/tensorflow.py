@@ -14,7 +14,7 @@ from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.tensorflow.bert_op import OPS
-from fusebert.match import TENSORFLOW_EFFECTS
+from fusebert.match import TENSORFLOW_EFFECTS, skips_hidden
 from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.runner import Runner, endings_of, first_line, import_framework, roles_of, words
 from fusebert.ops.graph import Array, Graph
@@ -45,6 +45,7 @@ class TensorFlow(Runner):
         self.roles = roles_of(source, inputs, told)
         served = graph.facts.get("served")
         self.endings = endings_of(source, served[1] if served else None)
+        self.skips = skips_hidden(graph)
         self._tf = tf
 
     def _load(self, tf: Any, source: SavedModel) -> list[Input]:

@@ -1,0 +1,70 @@
+"""Tokenizer files: tokenizer.json -> its text, once it is known what its steps may make of a text. A file may chain
+steps that each double a text, and where memory ends the tokenizers library ends the process: so the growth is bounded
+before the library sees the file."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fusebert.errors import FusebertError
+from fusebert.formats.files import read_json
+
+_MOST_GROWTH = 1024  # times; a sentencepiece model's table and a rule or two for blanks make it about 130
+
+
+def read_tokenizer(path: Path) -> str:
+    """The text of a tokenizer.json that makes texts at most 1024 times as long."""
+    content = read_json(path)
+    for name in ("normalizer", "pre_tokenizer"):
+        growth = _growth(content.get(name))
+        if growth > _MOST_GROWTH:
+            raise FusebertError(
+                f"{path}: its {name} may make a text {growth:.0f} times as long, and {_MOST_GROWTH} is allowed; "
+                "take the model's own tokenizer"
+            )
+    return json.dumps(content)
+
+
+def _growth(step: Any) -> float:
+    """How many times as long as a text its result can be, in bytes."""
+    if not isinstance(step, Mapping):
+        return 1
+    match step.get("type"):
+        case "Sequence":
+            steps = step.get("normalizers") or step.get("pretokenizers")
+            return math.prod(map(_growth, steps)) if isinstance(steps, list) else 1
+        case "Replace":
+            return _replacement(step.get("pattern"), step.get("content"))
+        case "Precompiled":
+            return _longest_entry(step.get("precompiled_charsmap"))
+        case "ByteLevel" | "BertNormalizer":
+            return 2
+        case "Metaspace":
+            return 4
+        case _:
+            return 1
+
+
+def _replacement(pattern: Any, content: Any) -> float:
+    """A regular expression may match between any two bytes."""
+    replaced = pattern.get("String") if isinstance(pattern, Mapping) else pattern
+    inserted = len(str(content).encode(errors="replace"))
+    if isinstance(replaced, str) and replaced:
+        return max(1, inserted / len(replaced.encode(errors="replace")))
+    return 1 + inserted
+
+
+def _longest_entry(table: Any) -> int:
+    """The longest string of a sentencepiece table: an index behind its length, then strings that end with a zero."""
+    try:
+        data = base64.b64decode(table if isinstance(table, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        return 1  # which the library refuses
+    strings = data[4 + int.from_bytes(data[:4], "little") :]
+    return max(1, *map(len, strings.split(b"\0")))
