@@ -33,6 +33,13 @@ def _printable(text: str) -> str:
     return " ".join(w if len(w) <= _LONGEST_WORD else f"{w[:120]}…{w[-79:]}" for w in text.split(" "))
 
 
+def unreadable(path: object, error: OSError) -> FusebertError:
+    """The error for a file that the system does not give."""
+    if isinstance(error, FileNotFoundError):
+        return FusebertError(f"{path} does not exist")
+    return FusebertError(f"{path} cannot be read: {error.strerror or error}")
+
+
 def suggest(name: str, names: Iterable[str]) -> str:
     """Names that are similar to one that is missing, as the end of a sentence."""
     names = list(names)

@@ -147,7 +147,7 @@ def test_a_task_needs_its_file_and_a_model_that_fits(files, folders, tmp_path):
     for task, data, sentence in (
         ("mrpc", None, "give --data"),
         ("cola", files / "values.tsv", "use one of mrpc, sst2, stsb"),
-        (tmp_path / "none.tsv", None, "cannot be read"),
+        (tmp_path / "none.tsv", None, "does not exist"),
     ):
         with pytest.raises(FusebertError, match=sentence):
             find_task(task, data)

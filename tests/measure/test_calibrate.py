@@ -217,7 +217,7 @@ def test_optimize_takes_the_file_for_every_target(folder, texts, tmp_path):
     fused = [node for node in fusebert.read(tmp_path / "static.onnx").nodes if node.op == "fusebert.Encoder"]
     assert list(fused[0].attributes["ranges"]) == [-9.0, 9.0] * 4 * layers
     write_factors(tmp_path / "more.json", np.tile(np.array([-9, 9], np.float32), (layers + 1, 4, 1)))
-    for bad, sentence in ((tmp_path / "more.json", "layers"), (tmp_path / "none", "cannot be read")):
+    for bad, sentence in ((tmp_path / "more.json", "layers"), (tmp_path / "none", "does not exist")):
         with pytest.raises(FusebertError, match=sentence):
             fusebert.optimize(onnx, tmp_path / "x.onnx", "int8", verify=False, ranges=bad)
     with pytest.raises(FusebertError, match="int8"):

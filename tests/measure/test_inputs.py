@@ -13,6 +13,7 @@ import zoo
 
 import fusebert
 from fusebert.errors import FusebertError
+from fusebert.measure.accuracy import accuracy
 from fusebert.measure.compare import compare
 from fusebert.measure.runners import open_runner
 from fusebert.verbs.inspect import inspect
@@ -98,6 +99,17 @@ def test_optimize_says_so_and_is_right_about_such_a_file(swapped, tmp_path, targ
     report = fusebert.optimize(swapped, out, "fp32", target, **how)
     assert misleads(report.notes)
     assert how or report.facts["verdict"].startswith("same answers")
+
+
+def test_accuracy_says_so_and_scores_both_alike(good, swapped, tmp_path):
+    texts = "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(("the cat sat", "a dog ran", "what is red")))
+    (tmp_path / "task.tsv").write_text(texts)
+    given = {"task": tmp_path / "task.tsv", "tokenizer": stock.make_reader(tmp_path / "reader", "sequence")}
+    right, misled = (accuracy([path], **given) for path in (good, swapped))
+    assert misleads(misled.notes)
+    assert not misleads(right.notes)
+    scores = [[row["score"] for row in report.data()["scores"]] for report in (right, misled)]
+    assert scores[0] == scores[1]
 
 
 def test_inspect_says_what_each_input_is_for(good, swapped, tmp_path):

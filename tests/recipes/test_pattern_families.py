@@ -7,7 +7,7 @@ import pytest
 import zoo
 
 from fusebert.errors import DifferentError, FusebertError
-from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.recipes.configure import Settings, configure_op
 from fusebert.recipes.extract import extract_pattern
 from fusebert.recipes.pattern import load, save, to_text
@@ -150,6 +150,33 @@ def test_18_a_recipe_that_computes_something_else_is_not_written(recipes, tmp_pa
     assert not (tmp_path / "out").exists()
     report = replace_pattern(model, recipes("tf-bert"), tmp_path / "out", verify=True)
     assert any("the answers agree within tolerance" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"MaskValue": -1.0}, r"adds -1e\+04 where the mask is 0, but fused_bert has MaskValue -1$"),
+        ({"MaskValue": 10000.0}, "has MaskValue 1e"),
+        ({"AdditiveMask": True}, "has AdditiveMask, and adds the mask itself"),
+        ({"MaskValue": -1e9}, None),
+        ({}, None),
+    ],
+)
+def test_a_node_that_hides_otherwise_is_refused(settings, problem, recipes, tmp_path):
+    """What the mask adds to scores stands in the pattern, as activation and epsilon do. Numbers that hide as well are
+    only different where nothing at all is seen."""
+    node = load(recipes("tf-bert"), "Recipe").target_node
+    for name, value in settings.items():
+        set_attribute(node.attr.add(key=name).value, value)
+    (tmp_path / "node_def.pbtxt").write_text(to_text(node))
+    given = recipes("tf-bert").with_name("pattern.pb"), tmp_path / "recipe.pb", tmp_path / "node_def.pbtxt"
+    if problem is None:
+        said = [note for note in make_recipe(*given).notes if "MaskValue" in note]
+        assert len(said) == len(settings)
+        assert all("MaskValue -1e+09, and the pattern adds -1e+04: a sequence" in note for note in said)
+    else:
+        with pytest.raises(FusebertError, match=problem.replace("$", "; to use it anyway: --force")):
+            make_recipe(*given)
 
 
 def test_a_graph_file_beside_the_original_is_switched_by_a_link(recipes, tmp_path):

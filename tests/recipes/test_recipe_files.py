@@ -148,7 +148,7 @@ def test_exit_codes_and_sentences(run, tmp_path, model):
     assert "the constant half is 0.75, but half of the pattern is 0.5" in " ".join(said.split())
     assert not (tmp_path / "out.pb").exists()
     assert "at least one seed" in run("extract-pattern", model, "-o", tmp_path / "p", "--log", "INFO", code=2)
-    assert "cannot be read" in run("replace-pattern", model, "-r", tmp_path / "no", "-o", tmp_path / "o.pb", code=2)
+    assert "does not exist" in run("replace-pattern", model, "-r", tmp_path / "no", "-o", tmp_path / "o.pb", code=2)
     assert "no Bert node" in run("configure-op", model, "-q", code=2)
     assert "error" in json.loads(run("configure-op", model, "-q", "--json", code=2))
     run("make-recipe", tmp_path / "p.pb", code=2)

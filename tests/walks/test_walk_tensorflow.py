@@ -145,9 +145,12 @@ def test_tensorflow_says_nothing_of_its_own():
 
 
 def test_the_server_and_a_client(run, tmp_path):
-    model = make_checkpoint(tmp_path / "bert-saved-model-neuron", head="sequence", vocab=True)
+    """Of the SavedModel that `optimize` wrote; what it has no place for, a tokenizer, is given."""
+    model = tmp_path / "bert-saved-model-neuron"
+    run("optimize", mrpc_model(tmp_path / "savedmodel"), "-o", model, "--no-verify")
+    given = "--tokenizer", str(make_checkpoint(tmp_path / "checkpoint", vocab=True))
     serve, ask = (words(line, tmp_path) for line in lines("The BERT-large server")[2:])
-    server = Served(*(str(model) if word == model.name else word for word in serve[1:]), log=tmp_path / "log")
+    server = Served(*(str(model) if word == model.name else word for word in serve[1:]), *given, log=tmp_path / "log")
     try:
         said = json.loads(run(*ask, f"http://127.0.0.1:{server.port}", "--warmup", "0s", "--json"))
     finally:

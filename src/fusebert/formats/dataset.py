@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unreadable
 from fusebert.formats.table import hint, read_cells
 
 STDIN = Path("-")
@@ -208,7 +208,7 @@ def _opened(path: Path, compression: str = "") -> IO[bytes]:
     try:
         raw = path.open("rb")
     except OSError as error:
-        raise FusebertError(f"{path} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
     if not compression:
         return raw
     return io.BufferedReader(_Decompressed(path, raw, compression), _CHUNK)

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unreadable
 from fusebert.ops.graph import Array
 
 _LARGEST_JSON = 64 << 20
@@ -79,7 +79,7 @@ class Tensors(Mapping[str, Array]):
                 length = int.from_bytes(file.read(8), "little")
                 self._entries = json.loads(file.read(length))
         except OSError as error:
-            raise FusebertError(f"{path} cannot be read: {error.strerror or error}") from None
+            raise unreadable(path, error) from None
         except (SafetensorError, ValueError) as error:
             raise FusebertError(f"{path} is not a readable safetensors file: {error}") from None
         self._entries.pop("__metadata__", None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.errors import FusebertError, unknown
+from fusebert.errors import FusebertError, unknown, unreadable
 from fusebert.formats import write
 from fusebert.formats.files import read_json
 from fusebert.ops.graph import Array
@@ -60,7 +60,7 @@ def read_factors(path: Path, layers: int | None = None, forms: Sequence[str] = F
             raise FusebertError(f"ranges: {path} is larger than {_LARGEST >> 20} MB, too large for a file of ranges")
         content = path.read_bytes()
     except OSError as error:
-        raise FusebertError(f"ranges: {path} cannot be read: {error.strerror}") from None
+        raise unreadable(f"ranges: {path}", error) from None
     form = "ours" if content.lstrip()[:1] == b"{" else "bert-op"
     if form not in forms:
         raise FusebertError(f"ranges: {path} has the form {form!r}; write it with --format {' or '.join(forms)}")

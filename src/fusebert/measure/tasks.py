@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fusebert.engine.tokenizer import Text
-from fusebert.errors import FusebertError, unknown
+from fusebert.errors import FusebertError, unknown, unreadable
 from fusebert.formats.table import hint, is_csv, read_cells
 from fusebert.measure.sentences import PAIRS, SENTENCES
 from fusebert.ops.graph import Array
@@ -121,7 +121,7 @@ def _rows(path: Path) -> list[tuple[int, list[str]]]:
             raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB; give a part of it")
         content = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise FusebertError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
     except UnicodeDecodeError as error:
         raise FusebertError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     rows = [row for row in read_cells(path, io.StringIO(content, newline="")) if any(map(str.strip, row[1]))]

@@ -23,7 +23,7 @@ from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.source import open_tensorflow
 
 NAME = "fused_bert"
-_HIDDEN = -100.0  # exp() of a score this low is negligible
+HIDDEN = -100.0  # exp() of a score this low is negligible
 _BOOLEAN = (
     "Equal",
     "NotEqual",
@@ -203,7 +203,7 @@ class _Derivation:
             wide, four = np.broadcast_arrays(wide, four)
         except ValueError:
             return ""
-        if np.array_equal(wide.astype(np.float32), (four > _HIDDEN).astype(np.float32)):
+        if np.array_equal(wide.astype(np.float32), (four > HIDDEN).astype(np.float32)):
             return "rows"
         return "additive" if np.array_equal(wide, four) else ""
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, unreadable
 from fusebert.formats import write
 from fusebert.formats.tensorflow.messages import message
 from fusebert.formats.tensorflow.scope import Edge, Node, Scope, read_nodes
@@ -119,7 +119,7 @@ def load(path: str | Path, name: str) -> Any:
             raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB, too large for a {name}")
         data = path.read_bytes()
     except OSError as error:
-        raise FusebertError(f"{path} cannot be read: {error}") from None
+        raise unreadable(path, error) from None
     made = message(name)
     try:
         if is_text(data):

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError, suggest
-from fusebert.formats.tensorflow.bert_op import OPS, OUTPUTS, PER_LAYER, check_node, settings_of
+from fusebert.formats.tensorflow.bert_op import OPS, OUTPUTS, PER_LAYER, check_node
 from fusebert.formats.tensorflow.messages import message
-from fusebert.formats.tensorflow.scope import Edge, read_nodes
-from fusebert.formats.tensorflow.tensor import tensor_value
-from fusebert.formats.tensorflow.types import STRING
+from fusebert.formats.tensorflow.scope import Edge
+from fusebert.recipes.contradictions import contradictions, mask_notes
 from fusebert.recipes.derive import derive
 from fusebert.recipes.pattern import Output, Pattern, load, save, to_text
 from fusebert.report import Report
-
-_ACTIVATIONS = {
-    "Erf": "gelu_erf", "Erfc": "gelu_erf", "Tanh": "gelu_tanh", "Sigmoid": "gelu_quick", "Relu": "relu",
-}  # fmt: skip
 
 
 def make_recipe(
@@ -85,10 +80,11 @@ def check_recipe(path: Path, recipe: Any, pattern: Pattern, force: bool = False)
             )
     if target.op in OPS:
         check_node(target)
-    for problem in _contradictions(recipe.source_pattern, target):
-        if not force:
-            raise FusebertError(f"{path}: {problem}; to use it anyway: --force")
-        notes.append(f"The node does not compute what the pattern does: {problem}.")
+        for problem in contradictions(recipe.source_pattern, target):
+            if not force:
+                raise FusebertError(f"{path}: {problem}; to use it anyway: --force")
+            notes.append(f"The node does not compute what the pattern does: {problem}.")
+        notes += mask_notes(recipe.source_pattern, target)
     if not pattern.sources:
         notes.append("Constants were not compared: a pattern of the earlier tools stores only the names of its inputs.")
     read = read_by(target)
@@ -124,41 +120,6 @@ def outputs_of(recipe: Any, pattern: Pattern, in_function: bool) -> dict[str, Ou
                 f"with make-recipe --output {seed}=NAME:0"
             )
     return given
-
-
-def _contradictions(pattern: Any, node: Any) -> Iterator[str]:
-    """The differences between a Bert node's activation and LayerNorm epsilon and those visible in the pattern."""
-    if node.op not in OPS:
-        return
-    settings = settings_of(node)
-    nodes = read_nodes((*pattern.seed_nodes, *pattern.internal_nodes), "the pattern")
-    seen = {one.op: _ACTIVATIONS[one.op] for one in nodes.values() if one.op in _ACTIVATIONS}
-    activation = settings["HiddenAct"]
-    if seen and activation not in seen.values():
-        op, wanted = next(iter(seen.items()))
-        name = "GELU" if wanted.startswith("gelu") else "its activation"
-        yield f"the pattern computes {name} by {op}, but {node.name} has HiddenAct {activation}; it should be {wanted}"
-    constants = {one.name: one for one in pattern.input_nodes if one.op == "Const"}
-    for one in nodes.values():
-        if one.op != "Rsqrt" or not one.inputs:
-            continue
-        added = nodes.get(one.inputs[0].node)
-        for edge in added.inputs if added is not None and added.op in ("Add", "AddV2") else ():
-            epsilon = _scalar(constants.get(edge.node))
-            if epsilon is not None and abs(epsilon - settings["LayerNormEpsilon"]) > 1e-9 + 1e-3 * abs(epsilon):
-                yield (
-                    f"the pattern's LayerNorm adds {epsilon:.3g} ({edge.node}), but {node.name} has LayerNormEpsilon "
-                    f"{settings['LayerNormEpsilon']:.3g}"
-                )
-                return
-
-
-def _scalar(constant: Any) -> float | None:
-    """The value of a scalar Const of a pattern, or None."""
-    tensor = next((e.value.tensor for e in constant.attr if e.key == "value"), None) if constant is not None else None
-    if tensor is None or tensor.tensor_shape.dim or tensor.dtype == STRING:
-        return None
-    return float(tensor_value(tensor, constant.name))
 
 
 def _output(text: str) -> tuple[str, Output]:
