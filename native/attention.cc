@@ -9,6 +9,25 @@ namespace fusebert {
 namespace {
 
 constexpr int64_t kQueryRows = 48;  // scores of this many rows at a time
+constexpr int64_t kTasks = 2;       // for each thread
+
+// Some rows of a sequence: from first to before last.
+struct Part {
+  int64_t first, last;
+};
+
+// The keys that rows see with a window, each and all together.
+Keys see(const AttentionShape& shape, const Sequence& sequence, int64_t first, int64_t rows, int64_t* seen) {
+  const auto& places = sequence.places;
+  auto low = places.keys.begin(), high = low;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t place = places.rows[static_cast<size_t>(first + r)];
+    low = std::lower_bound(low, places.keys.end(), place - shape.window);
+    high = std::upper_bound(high, places.keys.end(), place + shape.window);
+    seen[2 * r] = low - places.keys.begin(), seen[2 * r + 1] = high - places.keys.begin();
+  }
+  return {seen[0], seen[2 * rows - 1]};
+}
 
 // One head of one sequence: its keys and values packed, then its queries, a block of rows at a time.
 class Head {
@@ -20,7 +39,7 @@ class Head {
         sequence_(sequence),
         arena_(arena),
         head_(head),
-        stride_(shape.queries_and_keys() + shape.key_heads * shape.value_size),
+        stride_(shape.row()),
         count_(static_cast<int64_t>(sequence.keys.size())),
         block_(std::min(kQueryRows, sequence.rows)),
         padded_(round_up(count_, gemm_.vector)) {
@@ -43,10 +62,10 @@ class Head {
     if (sequence.uniform) std::fill_n(scores_, block_ * padded_, 0.0f);
   }
 
-  void attend(float* context) const {
-    for (int64_t first = 0; first < sequence_.rows; first += block_) {
+  void attend(Part part, float* context) const {
+    for (int64_t first = part.first; first < part.last; first += block_) {
       const Arena::Scope scope(arena_);
-      const int64_t rows = std::min(block_, sequence_.rows - first), width = shape_.heads * shape_.value_size;
+      const int64_t rows = std::min(block_, part.last - first), width = shape_.heads * shape_.value_size;
       attend_rows(first, rows, {context + (sequence_.first + first) * width + head_ * shape_.value_size, width});
     }
   }
@@ -64,19 +83,11 @@ class Head {
     terms_->take_keys(listed, shape_.key_size);
   }
 
-  // The keys that rows see, each and all together. These begin at a whole vector, so that a sum over them is the same
-  // whatever rows are beside.
+  // These begin at a whole vector, so that a sum over them is the same whatever rows are beside.
   Keys see(int64_t first, int64_t rows) const {
     if (!windowed()) return {0, count_};
-    const auto& places = sequence_.places;
-    auto low = places.keys.begin(), high = low;
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t place = places.rows[static_cast<size_t>(first + r)];
-      low = std::lower_bound(low, places.keys.end(), place - shape_.window);
-      high = std::upper_bound(high, places.keys.end(), place + shape_.window);
-      seen_[2 * r] = low - places.keys.begin(), seen_[2 * r + 1] = high - places.keys.begin();
-    }
-    const Keys keys{seen_[0] / gemm_.vector * gemm_.vector, seen_[2 * rows - 1]};
+    Keys keys = fusebert::see(shape_, sequence_, first, rows, seen_);
+    keys.first = keys.first / gemm_.vector * gemm_.vector;
     for (int64_t i = 0; i < 2 * rows; ++i) seen_[i] -= keys.first;
     return keys;
   }
@@ -136,13 +147,68 @@ class Head {
   std::optional<Terms> terms_;
 };
 
+// The same in products of bytes; whether that was possible.
+bool attend_in_bytes(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence, int64_t head,
+                     Part part, const float* qkv, float* context, Arena& arena) {
+  const int64_t key_head = head * shape.key_heads / shape.heads, stride = shape.row(), first = sequence.first;
+  const float* own = qkv + first * stride;
+  const ByteHead sizes{static_cast<int64_t>(sequence.keys.size()), shape.key_size, shape.value_size, shape.scale};
+  auto* room = arena.take<uint8_t>(kernels.bytes.room(sizes));
+  if (!kernels.bytes.pack(sizes, own + (shape.heads + key_head) * shape.key_size,
+                          own + shape.queries_and_keys() + key_head * shape.value_size, stride, sequence.keys.data(),
+                          room))
+    return false;
+  std::optional<Terms> terms;
+  if (shape.position && shape.position->kind == FB_RELATIVE)
+    terms.emplace(kernels, kernels.f32, *shape.position, sequence.places, head, shape.key_size, arena);
+  const int64_t width = shape.heads * shape.value_size;
+  for (int64_t row = part.first; row < part.last; row += kQueryRows) {
+    const Arena::Scope scope(arena);
+    ByteRows rows{own + row * stride + head * shape.key_size, stride, std::min(kQueryRows, part.last - row), 0,
+                  sizes.keys};
+    if (shape.window) {
+      auto* seen = arena.take<int64_t>(2 * rows.count);
+      const Keys keys = see(shape, sequence, row, rows.count, seen);
+      rows.first = keys.first, rows.last = keys.last, rows.seen = seen;
+    }
+    if (terms) {
+      Scores scores{nullptr, 0, rows.count, sizes.keys, 1};
+      terms->bias(row, {0, sizes.keys}, scores);
+      rows.bias = scores.bias, rows.bias_row_stride = scores.bias_row_stride;
+    }
+    rows.out = context + (first + row) * width + head * shape.value_size, rows.out_stride = width;
+    kernels.bytes.attend(sizes, room, rows);
+  }
+  return true;
+}
+
+// A choice that depends on nothing but the sequence itself.
+bool suits_bytes(const Kernels& kernels, const AttentionShape& shape, const Sequence& sequence) {
+  const auto keys = static_cast<int64_t>(sequence.keys.size());
+  return shape.bytes != FB_NEVER && (shape.bytes == FB_ALWAYS || keys >= kernels.bytes.fewest_keys[shape.bf16]) &&
+         !sequence.uniform && !sequence.bias && !(shape.position && shape.position->kind == FB_DISENTANGLED) &&
+         kernels.bytes.room({keys, shape.key_size, shape.value_size, shape.scale}) > 0;
+}
+
 }  // namespace
 
+// A task is one head of one sequence. Where that would leave threads idle, its rows are shared out as well, though each
+// part has to pack the keys again.
 void attend(const Kernels& kernels, const AttentionShape& shape, const std::vector<Sequence>& sequences,
             const float* qkv, float* context, const Pool::Turn& turn) {
-  turn.run(static_cast<int64_t>(sequences.size()) * shape.heads, [&](int64_t task, Arena& arena) {
-    const Sequence& sequence = sequences[static_cast<size_t>(task / shape.heads)];
-    if (sequence.rows) Head(kernels, shape, sequence, task % shape.heads, qkv, arena).attend(context);
+  const int64_t heads = static_cast<int64_t>(sequences.size()) * shape.heads;
+  const int64_t parts = turn.threads() > 1 ? (kTasks * turn.threads() + heads - 1) / heads : 1;
+  turn.run(heads * parts, [&](int64_t task, Arena& arena) {
+    const Sequence& sequence = sequences[static_cast<size_t>(task / parts / shape.heads)];
+    const int64_t head = task / parts % shape.heads, number = task % parts;
+    const int64_t blocks = (sequence.rows + kQueryRows - 1) / kQueryRows, own = std::min(parts, (blocks + 1) / 2);
+    const auto begin = [&](int64_t i) { return std::min(blocks * i / own * kQueryRows, sequence.rows); };
+    if (number >= own) return;
+    const Part part{begin(number), begin(number + 1)};
+    if (suits_bytes(kernels, shape, sequence) &&
+        attend_in_bytes(kernels, shape, sequence, head, part, qkv, context, arena))
+      return;
+    Head(kernels, shape, sequence, head, qkv, arena).attend(part, context);
   });
 }
 

@@ -20,11 +20,13 @@ struct AttentionShape {
   int64_t heads, key_heads, key_size, value_size;  // heads in groups of heads / key_heads share keys and values
   float scale;
   bool bf16;
+  int32_t bytes;             // FB_NEVER, FB_WHERE_IT_PAYS or FB_ALWAYS
   int64_t window;            // the farthest that a query sees, in positions; 0: everything
   const Position* position;  // or null
   int64_t bias_stride[4];
 
   int64_t queries_and_keys() const { return (heads + key_heads) * key_size; }  // numbers of a row, before its values
+  int64_t row() const { return queries_and_keys() + key_heads * value_size; }
 };
 
 // queries, keys and values lie side by side in rows of qkv; context is [rows, heads * value_size].

@@ -56,6 +56,9 @@ Body attention_of(const fb_attention& attention, const Making& make) {
     throw Invalid("%s: %d heads cannot be grouped over %d key heads", make.name.c_str(), heads, key_heads);
   if (attention.precision != FB_F32 && attention.precision != FB_BF16)
     throw Invalid("%s: attention runs in FB_F32 or FB_BF16, not %d", make.name.c_str(), attention.precision);
+  if (attention.bytes < FB_NEVER || attention.bytes > FB_ALWAYS)
+    throw Invalid("%s: bytes is %d; FB_NEVER, FB_WHERE_IT_PAYS or FB_ALWAYS is expected", make.name.c_str(),
+                  attention.bytes);
   if (attention.window < 0)
     throw Invalid("%s: a window of %d; 0 or more is expected", make.name.c_str(), attention.window);
   if (!std::isfinite(attention.scale)) throw Invalid("%s: the score scale is not finite", make.name.c_str());
@@ -77,7 +80,8 @@ Body attention_of(const fb_attention& attention, const Making& make) {
                                    bf16 ? make.kernels.bf16 : make.kernels.f32, name, make.store);
   }
   return {make.product(in, "query, key, value"), make.product({&out, 1}, "out"),
-          AttentionShape{heads, key_heads, key_size, value_size, scale, bf16, attention.window, position, {}},
+          AttentionShape{
+              heads, key_heads, key_size, value_size, scale, bf16, attention.bytes, attention.window, position, {}},
           make.head_norm(attention.query_norm, "query_norm", heads, key_size),
           make.head_norm(attention.key_norm, "key_norm", key_heads, key_size)};
 }

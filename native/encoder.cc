@@ -1,6 +1,7 @@
 #include "encoder.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "error.h"
@@ -9,9 +10,20 @@
 namespace fusebert {
 namespace {
 
-// Sequences run through all blocks together until they have this many rows; then the next wave begins. The buffers of a
-// wave stay in the last-level cache, and memory does not grow with the batch.
-constexpr int64_t kWaveRows = 1024;
+// Sequences run through all blocks together until they have so many rows; then the next wave begins. The buffers of a
+// wave stay in the last-level cache, every thread has whole blocks of rows, and memory does not grow with the batch.
+constexpr int64_t kWaveRows = 1024, kThreadRows = 128;
+
+// FUSEBERT_WAVE_ROWS, or 0 where it is not set: as many as suit the threads of a call.
+int64_t given_wave_rows() {
+  const char* given = std::getenv("FUSEBERT_WAVE_ROWS");
+  if (!given || !*given) return 0;
+  char* end = nullptr;
+  const long long rows = std::strtoll(given, &end, 10);
+  if (*end || rows < 1) throw Invalid("FUSEBERT_WAVE_ROWS=%.40s: 1 or more is expected", given);
+  return rows;
+}
+
 constexpr int64_t kLargestRows = int64_t{1} << 40;
 
 std::vector<size_t> order_of(const fb_encoder_spec& spec) {
@@ -29,6 +41,7 @@ std::vector<size_t> order_of(const fb_encoder_spec& spec) {
 
 Encoder::Encoder(const fb_encoder_spec& spec, const Pool::Turn& turn)
     : kernels_(fusebert::kernels()),
+      wave_rows_(given_wave_rows()),
       hidden_(spec.hidden),
       // About what the floats of all blocks take, but no more than some: what is not used of it costs nothing.
       store_(static_cast<int64_t>(std::clamp(24.0 * spec.hidden * spec.hidden * spec.block_count, 0.0, 33554432.0))) {
@@ -85,8 +98,9 @@ void Encoder::check(const fb_run& run) const {
 void Encoder::run(const fb_run& run) const {
   check(run);
   Pool::call(run.observer ? nullptr : run.pool, run.host, [&](const Pool::Turn& turn) {
+    const int64_t most = wave_rows_ ? wave_rows_ : std::max(kWaveRows, kThreadRows * turn.threads());
     for (int64_t first = 0, last; first < run.sequences; first = last) {
-      for (last = first + 1; last < run.sequences && run.offsets[last + 1] - run.offsets[first] <= kWaveRows;) ++last;
+      for (last = first + 1; last < run.sequences && run.offsets[last + 1] - run.offsets[first] <= most;) ++last;
       Wave(*this, run, turn, first, last).run();
     }
   });

@@ -28,6 +28,7 @@ class Encoder {
   void check(const fb_run& run) const;
 
   const Kernels& kernels_;
+  const int64_t wave_rows_;
   int64_t hidden_;
   Arena store_;  // of all weights
   Positions positions_;

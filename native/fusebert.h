@@ -93,6 +93,9 @@ typedef struct fb_position {
   int32_t buckets; /* 0: none */
 } fb_position;
 
+/* Products of 8-bit numbers, which FB_DISENTANGLED positions, biases and heads of more than 256 numbers never have. */
+typedef enum fb_bytes { FB_NEVER, FB_WHERE_IT_PAYS, FB_ALWAYS } fb_bytes;
+
 typedef struct fb_attention { /* sizes are those of the weights: a key has query->rows / heads numbers */
   uint32_t size;
   int32_t heads;
@@ -103,6 +106,7 @@ typedef struct fb_attention { /* sizes are those of the weights: a key has query
   const fb_linear *query, *key, *value, *out;
   const fb_norm *query_norm, *key_norm; /* of one head (the default width) or of all heads together; before FB_ROTARY */
   const fb_position* position;
+  int32_t bytes; /* fb_bytes: whether score and context products may be of 8-bit numbers instead */
 } fb_attention;
 
 typedef struct fb_feed_forward { /* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)) */

@@ -16,8 +16,6 @@ namespace fusebert {
 namespace {
 
 constexpr int64_t kLongestSum = 65536;  // inputs whose byte products surely fit 32 bits
-constexpr int64_t kStrips = 8;          // for each thread, so that one which is slowed down takes fewer
-constexpr int64_t kOwnRows = 64;        // for each thread, from which on it pays that each reads all weights
 
 // Panels of columns, see kernels.h; Weight is float, uint16_t (bf16) or int8_t.
 template <class Weight, class Convert>
@@ -158,10 +156,11 @@ int64_t Product::bytes() const {
 void Product::run(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
   if (rows.count == 0) return;
   const Arena::Scope scope(turn.arena());
-  if (turn.threads() == 1 || rows.count >= kOwnRows * turn.threads())
-    run_own_blocks(rows, turn, finish);
+  const Cut cut = fusebert::cut(rows.count, gemm_->tile_rows, panels(*gemm_, outputs_), turn.threads());
+  if (cut.own)
+    run_own_blocks(rows, cut, turn, finish);
   else
-    run_shared_blocks(rows, turn, finish);
+    run_shared_blocks(rows, cut, turn, finish);
 }
 
 Product::Inputs Product::take_inputs(int64_t rows, Arena& arena) const {
@@ -187,10 +186,9 @@ void Product::multiply(const Rows& rows, int64_t first, int64_t count, const Inp
 
 // A block stays with the thread that takes it, from the preparation of its inputs to its last epilogue. A thread that
 // finds no more blocks helps with the columns of the last ones, so that one which is slowed down holds up nobody.
-void Product::run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
-  const int64_t threads = turn.threads(), strips = threads == 1 ? 1 : std::min(panels(*gemm_, outputs_), kStrips);
-  const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows, most = kBlockRows / gemm_->tile_rows;
-  const int64_t blocks = round_up((tiles + most - 1) / most, threads);  // as many for each thread
+void Product::run_own_blocks(const Rows& rows, const Cut& cut, const Pool::Turn& turn, const Finish& finish) const {
+  const int64_t threads = turn.threads(), strips = cut.strips, blocks = cut.blocks;
+  const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
   const auto begin = [&](int64_t block) { return std::min(tiles * block / blocks * gemm_->tile_rows, rows.count); };
 
   struct alignas(64) Block {
@@ -224,10 +222,9 @@ void Product::run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Fin
 
 // A block is prepared in shares, multiplied in strips of columns, and finished in shares. Threads take these tasks in
 // order, and a task waits for those it needs, which were taken before: no thread rests for longer than a task takes.
-void Product::run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const {
-  const int64_t shares = turn.threads(), strips = std::min(panels(*gemm_, outputs_), kStrips * shares);
+void Product::run_shared_blocks(const Rows& rows, const Cut& cut, const Pool::Turn& turn, const Finish& finish) const {
+  const int64_t shares = cut.shares, strips = cut.strips, blocks = cut.blocks, places = cut.places;
   const int64_t tiles = (rows.count + gemm_->tile_rows - 1) / gemm_->tile_rows;
-  const int64_t most = kBlockRows / gemm_->tile_rows, blocks = (tiles + most - 1) / most;
   const auto begin = [&](int64_t block, int64_t share) {
     return std::min(tiles * (block * shares + share) / (blocks * shares) * gemm_->tile_rows, rows.count);
   };
@@ -237,18 +234,20 @@ void Product::run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const 
   };
   Block* const state = turn.arena().take<Block>(blocks);
   std::uninitialized_default_construct_n(state, blocks);
-  // A block is prepared while the one before it is still being multiplied.
-  const Inputs places[2] = {take_inputs(kBlockRows, turn.arena()), take_inputs(kBlockRows, turn.arena())};
+  // Blocks are prepared while those before them are still being multiplied.
+  Inputs* const inputs = turn.arena().take<Inputs>(places);
+  for (int64_t i = 0; i < places; ++i) inputs[i] = take_inputs(kBlockRows, turn.arena());
 
   const auto prepare_share = [&](int64_t block, int64_t share) {
-    if (block >= 2) wait_until([&] { return state[block - 2].multiplied.load(std::memory_order_acquire) == strips; });
+    if (block >= places)
+      wait_until([&] { return state[block - places].multiplied.load(std::memory_order_acquire) == strips; });
     const int64_t first = begin(block, share);
-    prepare(rows, first, begin(block, share + 1) - first, places[block % 2], first - begin(block, 0));
+    prepare(rows, first, begin(block, share + 1) - first, inputs[block % places], first - begin(block, 0));
     state[block].prepared.fetch_add(1, std::memory_order_release);
   };
   const auto multiply_strip = [&](int64_t block, int64_t strip) {
     wait_until([&] { return state[block].prepared.load(std::memory_order_acquire) == shares; });
-    multiply(rows, begin(block, 0), begin(block + 1, 0) - begin(block, 0), places[block % 2], strip, strips);
+    multiply(rows, begin(block, 0), begin(block + 1, 0) - begin(block, 0), inputs[block % places], strip, strips);
     state[block].multiplied.fetch_add(1, std::memory_order_release);
   };
   const auto finish_share = [&](int64_t block, int64_t share) {
@@ -256,16 +255,16 @@ void Product::run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const 
     finish(begin(block, share), begin(block, share + 1) - begin(block, share));
   };
 
-  // A block is finished when the next is prepared, so that nobody waits for its last strips.
-  const int64_t tasks = shares + shares + strips;
-  turn.run((blocks + 1) * tasks, [&](int64_t task, Arena&) {
+  // A block is finished when a later one is prepared, so that nobody waits for its last strips.
+  const int64_t tasks = shares + shares + strips, later = cut.later();
+  turn.run((blocks + later) * tasks, [&](int64_t task, Arena&) {
     const int64_t block = task / tasks, number = task % tasks;
     if (number >= 2 * shares) {
       if (block < blocks) multiply_strip(block, number - 2 * shares);
     } else if (number < shares) {
       if (block < blocks) prepare_share(block, number);
-    } else if (block > 0 && finish) {
-      finish_share(block - 1, number - shares);
+    } else if (block >= later && finish) {
+      finish_share(block - later, number - shares);
     }
   });
 }

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "cut.h"
 #include "kernels.h"
 #include "matrix.h"
 #include "memory.h"
@@ -49,8 +50,8 @@ class Product {
   void prepare(const Rows& rows, int64_t first, int64_t count, const Inputs& to, int64_t at) const;
   void multiply(const Rows& rows, int64_t first, int64_t count, const Inputs& inputs, int64_t strip,
                 int64_t strips) const;
-  void run_own_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
-  void run_shared_blocks(const Rows& rows, const Pool::Turn& turn, const Finish& finish) const;
+  void run_own_blocks(const Rows& rows, const Cut& cut, const Pool::Turn& turn, const Finish& finish) const;
+  void run_shared_blocks(const Rows& rows, const Cut& cut, const Pool::Turn& turn, const Finish& finish) const;
   void check_agreement(std::span<const Linear> parts, const std::string& name) const;
   void take_range(const Linear& part, const std::string& name);
   void take_input_scales(const float* scales, const std::string& name, Arena& store);

@@ -73,9 +73,38 @@ struct Gemm {
                       void* packed);
 };
 
+// One head of a sequence; its scores are scale * query * key.
+struct ByteHead {
+  int64_t keys, key_size, value_size;
+  float scale;
+};
+
+// Some rows that attend to the keys from `first` to before `last`, or each to those that it sees.
+struct ByteRows {
+  const float* queries;
+  int64_t stride, count, first, last;
+  const int64_t* seen = nullptr;  // [count, 2], as in Scores
+  const float* bias = nullptr;    // [count, keys of the head], added to the scaled scores; finite
+  int64_t bias_row_stride = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+
+// Attention in products of bytes, from rows of floats to rows of floats.
+struct ByteAttention {
+  int64_t fewest_keys[2];  // from which on it is quicker than attention in fp32, and in bf16
+  // Bytes that a head needs when packed; 0: it is too wide.
+  int64_t (*room)(const ByteHead& head);
+  // Packs the listed rows of keys and values; false if one of their numbers is not finite.
+  bool (*pack)(const ByteHead& head, const float* keys, const float* values, int64_t stride, const int64_t* index,
+               void* room);
+  void (*attend)(const ByteHead& head, const void* room, const ByteRows& rows);
+};
+
 struct Kernels {
   const char* name;
   Gemm f32, bf16, s8;
+  ByteAttention bytes;
   // out = norm(in), by kind; gain and bias may be null; in and out may be the same.
   void (*norm[2])(const float* in, int64_t in_stride, float* out, int64_t out_stride, int64_t rows, int64_t width,
                   const fb_norm& norm);

@@ -185,6 +185,7 @@ int32_t add_block(Blocks& blocks, const nb::dict& dict, int64_t hidden, Kept& ke
   parts.attention.heads = nb::cast<int32_t>((*attention)["heads"]);
   parts.attention.key_heads = get<int32_t>(*attention, "key_heads", 0);
   parts.attention.precision = number_of(*attention, "precision", fb_type_name);
+  parts.attention.bytes = get<int32_t>(*attention, "bytes", FB_NEVER);
   parts.attention.scale = get<float>(*attention, "scale", 0);
   parts.attention.window = get<int32_t>(*attention, "window", 0);
   if (const auto given = part(*attention, "position"); given && parts.attention.query) {

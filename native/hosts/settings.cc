@@ -21,7 +21,7 @@ int32_t number_of(const std::string& name, const char* (*name_of)(int32_t), cons
 
 struct Precision {
   const char* name;
-  int32_t products, scores;  // attention has no 8-bit form
+  int32_t products, scores;
 };
 constexpr Precision kPrecisions[] = {
     {"fp32", FB_F32, FB_F32}, {"bf16", FB_BF16, FB_BF16}, {"int8", FB_S8, FB_F32}, {"int8-bf16", FB_S8, FB_BF16}};
@@ -74,6 +74,7 @@ void configure(const Settings& settings, Blocks& blocks) {
     block.attention.heads = static_cast<int32_t>(heads);
     block.attention.scale = settings.scale.empty() ? 0 : pick(settings.scale, layers, layers, layer, "scale");
     block.attention.precision = precision.scores;
+    block.attention.bytes = precision.products == FB_S8 ? FB_WHERE_IT_PAYS : FB_NEVER;
     block.feed_forward.activation = activation;
     for (fb_norm& norm : block.norms()) norm.epsilon = pick(settings.epsilon, layers, blocks.size(), i, "epsilon");
     for (const int product : {0, 1})

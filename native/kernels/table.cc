@@ -1,5 +1,5 @@
 // Compiled once per instruction set (see CMakeLists.txt): the table of that set's functions.
-#include "packing.h"
+#include "attention.h"
 #include "rows.h"
 
 namespace fusebert::FB_ISA {
@@ -20,6 +20,7 @@ const Kernels table = {
     gemm<F32>(&prepare_f32, &soften<F32>, &pack_keys<F32>, &pack_values<F32>),
     gemm<Bf16>(&prepare_bf16, &soften<Bf16>, &pack_keys<Bf16>, &pack_values<Bf16>),
     gemm<S8>(&prepare_s8, nullptr, nullptr, nullptr),
+    {{kFewestKeys[0], kFewestKeys[1]}, &head_room, &pack_head, &attend_rows},
     {&norm_rows<true>, &norm_rows<false>},  // FB_LAYER_NORM, FB_RMS_NORM
     &rotate,
     &gate,

@@ -170,7 +170,7 @@ struct Model {
         view.attention = &attentions.emplace_back(
             fb_attention{sizeof(fb_attention), static_cast<int32_t>(shape.heads), static_cast<int32_t>(shape.key_heads),
                          attention, scale, shape.window, linear(0), linear(1), linear(2), linear(3), norm('q'),
-                         norm('k'), shape.position ? &positions.emplace_back(position) : nullptr});
+                         norm('k'), shape.position ? &positions.emplace_back(position) : nullptr, bytes});
       else
         view.feed_forward = &networks.emplace_back(fb_feed_forward{sizeof(fb_feed_forward), shape.activation, linear(0),
                                                                    shape.gated ? linear(2) : nullptr, linear(1)});
@@ -197,6 +197,7 @@ struct Model {
   std::vector<Block> blocks;
   std::vector<int32_t> order;
   Norm final;
+  int32_t bytes = FB_NEVER;                                             // in attention
   std::function<void(std::deque<fb_block>&, fb_encoder_spec&)> change;  // of what is given to the core
 };
 
@@ -382,11 +383,17 @@ const Shape kShapes[] = {{64, 4, 16, 16, 128, 2, FB_GELU_ERF},
 
 void test_agrees_with_the_formulas(fb_pool* pool) {
   for (const Shape& shape : kShapes)
-    for (const auto& [precision, attention, tolerance] :
-         {std::tuple{FB_F32, FB_F32, 2e-6}, {FB_BF16, FB_BF16, 0.03}, {FB_S8, FB_F32, 0.06}, {FB_S8, FB_BF16, 0.06}}) {
+    for (const auto& [precision, attention, bytes, tolerance] : {std::tuple{FB_F32, FB_F32, FB_NEVER, 2e-6},
+                                                                 {FB_BF16, FB_BF16, FB_NEVER, 0.03},
+                                                                 {FB_S8, FB_F32, FB_NEVER, 0.08},
+                                                                 {FB_S8, FB_BF16, FB_NEVER, 0.08},
+                                                                 {FB_F32, FB_F32, FB_ALWAYS, 0.03},
+                                                                 {FB_S8, FB_BF16, FB_ALWAYS, 0.1}}) {
       where += " hidden " + std::to_string(shape.hidden) + " norms " + shape.norms + " position " +
-               std::to_string(shape.position) + " precision " + std::to_string(precision);
-      const Model model(shape, shape.hidden % 2 == 0);
+               std::to_string(shape.position) + " precision " + std::to_string(precision) + " bytes " +
+               std::to_string(bytes);
+      Model model(shape, shape.hidden % 2 == 0);
+      model.bytes = bytes;
       fb_encoder* encoder = model.create({precision}, attention, pool);
       CHECK(encoder && fb_encoder_bytes(encoder) > 0);
       const std::vector<int64_t> offsets{0, 5, 5, 6, 39, 52};
@@ -405,8 +412,10 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
     }
 }
 
-void test_masks(fb_pool* pool, const Shape& shape) {
-  const Model model(shape);
+void test_masks(fb_pool* pool, const Shape& shape, int32_t bytes = FB_NEVER) {
+  Model model(shape);
+  model.bytes = bytes;
+  const double tolerance = bytes ? 0.04 : 2e-6;
   const int64_t rows = 21, hidden = model.shape.hidden;
   const Floats input = noise(static_cast<size_t>(rows * hidden), 1);
   fb_encoder* encoder = model.create({}, FB_F32, pool);
@@ -424,7 +433,7 @@ void test_masks(fb_pool* pool, const Shape& shape) {
     if (shape.window)  // what a hidden row is that sees nothing is not defined
       for (size_t i = 0; i < want.size(); ++i)
         if (!visible[i / static_cast<size_t>(hidden)]) want[i] = output[i] = 0;
-    CHECK(distance(output.data(), want) < 2e-6);
+    CHECK(distance(output.data(), want) < tolerance);
   }
   Floats bias(static_cast<size_t>(rows * rows));
   for (int64_t i = 0; i < rows * rows; ++i)
@@ -444,7 +453,8 @@ void test_masks(fb_pool* pool, const Shape& shape) {
 
 void test_a_row_does_not_depend_on_its_batch(fb_pool* pool, const Shape& shape) {
   for (const int precision : {FB_F32, FB_BF16, FB_S8}) {
-    const Model model(shape);
+    Model model(shape);
+    model.bytes = precision == FB_S8 ? FB_ALWAYS : FB_NEVER;
     fb_encoder* encoder = model.create({precision}, precision == FB_F32 ? FB_F32 : FB_BF16, pool);
     const int64_t hidden = model.shape.hidden;
     std::vector<int64_t> offsets{0};
@@ -464,6 +474,76 @@ void test_a_row_does_not_depend_on_its_batch(fb_pool* pool, const Shape& shape) 
       }
     }
     fb_encoder_destroy(encoder);
+  }
+}
+
+// Heads of 192 keys and more are several blocks, of which one may be full or hold a single key.
+void test_attention_in_bytes(fb_pool* pool) {
+  const Shape shape{32, 2, 16, 20, 8, 1, FB_RELU};
+  const Model model(shape);
+  for (const int64_t rows : {1, 16, 191, 192, 193, 384, 500}) {
+    Floats input = noise(static_cast<size_t>(rows * shape.hidden), 1);
+    const std::vector<int64_t> offsets{0, rows};
+    const auto outputs = [&](int32_t bytes, int32_t window) {
+      Model same = model;
+      same.bytes = bytes;
+      same.shape.window = window;
+      fb_encoder* encoder = same.create({}, FB_F32, pool);
+      Floats output;
+      fb_run run = batch(offsets, input, output, pool);
+      CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+      fb_encoder_destroy(encoder);
+      return output;
+    };
+
+    for (const int32_t window : {0, 70}) {
+      const Floats exact = outputs(FB_NEVER, window), coarse = outputs(FB_ALWAYS, window);
+      CHECK(exact != coarse);
+      CHECK(distance(coarse.data(), Doubles(exact.begin(), exact.end())) < 0.03);
+    }
+    input[static_cast<size_t>(rows / 2 * shape.hidden)] = INFINITY;  // a row that is no number to anybody
+    const Floats exact = outputs(FB_NEVER, 0), coarse = outputs(FB_ALWAYS, 0);
+    CHECK(std::equal(exact.begin(), exact.end(), coarse.begin(),
+                     [](float a, float b) { return std::isnan(a) == std::isnan(b); }));
+  }
+}
+
+// Heads that are too wide for bytes, and sequences that are too short for them to pay, are as without them.
+void test_where_bytes_do_not_pay(fb_pool* pool) {
+  for (const auto& [shape, rows, bytes] : {std::tuple{Shape{20, 2, 300, 10, 8, 1, FB_RELU}, 64, FB_ALWAYS},
+                                           {Shape{20, 2, 10, 300, 8, 1, FB_RELU}, 64, FB_ALWAYS},
+                                           {Shape{20, 2, 10, 10, 8, 1, FB_RELU}, 5, FB_WHERE_IT_PAYS}}) {
+    Model model(shape);
+    const Floats input = noise(static_cast<size_t>(rows * shape.hidden), 1);
+    Floats output[2];
+    for (const int32_t way : {FB_NEVER, bytes}) {
+      model.bytes = way;
+      fb_encoder* encoder = model.create({}, FB_F32, pool);
+      const std::vector<int64_t> offsets{0, rows};
+      fb_run run = batch(offsets, input, output[way == bytes], pool);
+      CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+      fb_encoder_destroy(encoder);
+    }
+    CHECK(output[0] == output[1]);
+  }
+}
+
+// Every instruction set multiplies the same bytes; floats before and behind are rounded at their last digits.
+void test_bytes_are_the_same_on_every_instruction_set() {
+  Model model({48, 3, 16, 16, 96, 2, FB_GELU_ERF});
+  model.bytes = FB_ALWAYS;
+  const std::vector<int64_t> offsets{0, 40, 300};
+  const Floats input = noise(static_cast<size_t>(offsets.back() * 48), 1);
+  Floats first;
+  for (int isa = 0; fb_isa_supported(isa); ++isa) {
+    setenv("FUSEBERT_ISA", fb_isa_supported(isa), 1);
+    fb_encoder* encoder = model.create({FB_F32}, FB_F32, nullptr);
+    Floats output;
+    fb_run run = batch(offsets, input, output, nullptr);
+    CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+    fb_encoder_destroy(encoder);
+    if (first.empty()) first = output;
+    CHECK(distance(output.data(), Doubles(first.begin(), first.end())) < 0.005);
   }
 }
 
@@ -739,6 +819,9 @@ void test_bad_input_is_refused(fb_pool* pool) {
   CHECK(refused("block 1 after: unknown kind 2 of norm"));
   model.blocks[1].norms.at('a').kind = FB_RMS_NORM;
   CHECK(refused("precision 2", {FB_F16}) && refused("attention runs in", {}, FB_S8));
+  model.bytes = 3;
+  CHECK(refused("block 0: bytes is 3"));
+  model.bytes = FB_NEVER;
   CHECK(refused("the input range is 1 to -1", {FB_S8, 1, -1}));
   model.shape.heads = 0;
   CHECK(refused("block 0: 0 heads"));
@@ -982,6 +1065,9 @@ int main(int count, char** names) {
       CHECK(fb_pool_create(threads, &pool, nullptr) == FB_OK && fb_pool_threads(pool) == threads);
       test_agrees_with_the_formulas(pool);
       for (const size_t shape : {1, 10, 12, 13, 14, 15}) test_masks(pool, kShapes[shape]);
+      for (const size_t shape : {1, 10, 12, 13, 15}) test_masks(pool, kShapes[shape], FB_ALWAYS);
+      test_attention_in_bytes(pool);
+      test_where_bytes_do_not_pay(pool);
       test_a_row_does_not_depend_on_its_batch(pool, {18, 2, 5, 5, 30, 1, FB_GELU_ERF});
       for (const size_t shape : {10, 13, 15}) test_a_row_does_not_depend_on_its_batch(pool, kShapes[shape]);
       test_index_taps_profile_and_observer(pool);
@@ -1004,6 +1090,7 @@ int main(int count, char** names) {
     test_threads_of_a_host();
   }
   where = "any";
+  test_bytes_are_the_same_on_every_instruction_set();
   test_forced_isa();
   return verdict();
 }

@@ -122,6 +122,9 @@ def run(
     ] = None,
     head: HeadOption = None,
     tokenizer: Tokenizer = None,
+    attention: Annotated[
+        str | None, typer.Option(help="fp32, bf16 or int8: what attention is computed in; default: what the plan says.")
+    ] = None,
     fingerprint: Annotated[
         bool, typer.Option("--fingerprint", help="Only tell the vector space: vectors of equal ones may be mixed.")
     ] = False,
@@ -131,7 +134,7 @@ def run(
     """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
     from fusebert.verbs import run as verb
 
-    settings = verb.Settings(precision, pooling, head, threads, tokenizer)
+    settings = verb.Settings(precision, pooling, head, threads, tokenizer, attention)
     if fingerprint:
         show(verb.tell_space(model, settings), as_json)
         return

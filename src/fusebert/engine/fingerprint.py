@@ -24,7 +24,8 @@ def fingerprint(model: Model, pooling: str | None = None) -> str:
     activations = [step.activation for step in sentence.steps] if pooling is None else []
     vectors = (pooling or sentence.pooling, sentence.normalize, activations, _FORMAT)
     prompts = sorted(sentence.prompts.items()), sentence.default_prompt
-    made.update(repr((model.plan.precision, vectors, prompts, network.family, network.encoder.order)).encode())
+    types = model.plan.precision, sorted({(block.scores, block.bytes) for block in model.plan.blocks})
+    made.update(repr((*types, vectors, prompts, network.family, network.encoder.order)).encode())
     for name, array in network.weights():
         made.update(f"{name} {array.dtype} {array.shape}\n".encode())
         made.update(np.ascontiguousarray(array).view(np.uint8).data)

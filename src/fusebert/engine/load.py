@@ -16,7 +16,7 @@ from fusebert.formats.ranges import read_ranges
 from fusebert.source import Artifact, Checkpoint, GraphSource, Source, open
 from fusebert.values.network import Head, Network
 from fusebert.values.operator import is_rounded
-from fusebert.values.plan import make_plan
+from fusebert.values.plan import make_plan, with_attention
 from fusebert.values.traverse import layers
 
 
@@ -27,6 +27,7 @@ def load(
     padding: str = "auto",
     head: str | None = None,
     ranges: Any = None,
+    attention: str | None = None,
 ) -> Model:
     """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
 
@@ -36,22 +37,31 @@ def load(
     padding: what becomes of hidden positions, see `Model.run`.
     head: "none", "sequence", "token", "question" or "masked" instead of the one the checkpoint names.
     ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
-    `calibrate` writes it, to make int8 static."""
+    `calibrate` writes it, to make int8 static.
+    attention: fp32, bf16 or int8, what attention is computed in, unless as the precision has it: int8 and int8-bf16 use
+    int8 where that is known to pay."""
     source = open(path)
     try:
         if isinstance(source, Artifact):
-            model = _load_artifact(source, precision, threads, padding, head, ranges)
+            model = _load_artifact(source, precision, threads, padding, head, ranges, attention)
         else:
             network = read_network(source, head)
-            model = pack(source, network, precision or own_precision(source), threads, ranges, padding)
+            chosen = precision or own_precision(source)
+            model = pack(source, network, chosen, threads, ranges, padding, attention=attention)
     except FusebertError as error:
         raise type(error)(str(error) if str(source.path) in str(error) else f"{source.path}: {error}") from None
-    model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges)
+    model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges, attention)
     return model
 
 
 def _load_artifact(
-    source: Artifact, precision: str | None, threads: int | None, padding: str, head: str | None, ranges: Any
+    source: Artifact,
+    precision: str | None,
+    threads: int | None,
+    padding: str,
+    head: str | None,
+    ranges: Any,
+    attention: str | None,
 ) -> Model:
     if head is not None or ranges is not None:
         raise FusebertError(
@@ -61,7 +71,7 @@ def _load_artifact(
     if precision not in (None, plan.precision):
         raise FusebertError(f"{source.path} was saved as {plan.precision}; for {precision} save its checkpoint again")
     tokenizer = Tokenizer.read(source.path, network.embeddings.longest, max_length)
-    return Model(network, plan, tokenizer, threads, padding)
+    return Model(network, with_attention(plan, attention), tokenizer, threads, padding)
 
 
 def read_network(source: Source, head: str | None = None) -> Network:
@@ -104,6 +114,7 @@ def pack(
     ranges: Any = None,
     padding: str = "auto",
     like: Model | None = None,
+    attention: str | None = None,
 ) -> Model:
     """A Network of a source as a Model of a precision. `like` is the same Network in fp32, if it is at hand: int8 looks
     at what it computes, and its tokenizer serves both."""
@@ -121,7 +132,7 @@ def pack(
     elif plan.decoder == "s8" and fixed is None:
         network = smooth(network, threads, engine=like.engine if like else None)
     tokenizer = like.tokenizer if like else _tokenizer(source, network.embeddings.longest)
-    model = Model(network, plan, tokenizer, threads, padding)
+    model = Model(network, with_attention(plan, attention), tokenizer, threads, padding)
     model.bytes_read = bytes_read
     if isinstance(source, GraphSource):
         model.left_out = tuple(map(str, source.assembled.omitted))

@@ -18,6 +18,7 @@ from fusebert.values.batch import Batch
 from fusebert.values.blocks import Attention, Block, Disentangled, Encoder, Linear, Norm, Position
 from fusebert.values.network import Dense, Embeddings, Network
 from fusebert.values.plan import BlockPlan, Plan, Product
+from fusebert.values.precision import BYTES
 from fusebert.values.traverse import layers, weights
 
 Observer = Callable[[int, int, Array], None]
@@ -121,7 +122,7 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     body |= {name: _norm(part) for name, part in body.items() if isinstance(part, Norm)}
     kind = "attention" if isinstance(block.body, Attention) else "feed_forward"
     if kind == "attention":
-        body["precision"] = plan.scores
+        body |= {"precision": plan.scores, "bytes": BYTES.index(plan.bytes)}
     norms = {"before": block.before, "branch": block.branch, "after": block.after}
     return {kind: body, **{name: None if norm is None else _norm(norm) for name, norm in norms.items()}}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
+from fusebert.values.precision import attention_types
 from fusebert.values.precision import precision as named_precision
 
 # The products of a layer, which is an attention and a feed-forward block, by the names that files and tables give them.
@@ -32,11 +33,12 @@ class Product:
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """The block's two products with weights, and the type of those inside attention."""
+    """The block's two products with weights, the type of those inside attention, and which of BYTES these are."""
 
     first: Product
     second: Product
     scores: str
+    bytes: str = "never"
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,20 @@ def make_plan(precision: str, blocks: int, ranges: Any = None) -> Plan:
     """The plan for a precision and so many blocks; `ranges`, low and high of the inputs of both products of every
     block, make int8 static, except where one is too wide for 8 bits: that product finds its range per token."""
     kind = named_precision(precision)
+    inside = attention_types(kind)
     plans = [
-        BlockPlan(_product(kind.products, *first), _product(kind.products, *second), kind.rest)
+        BlockPlan(_product(kind.products, *first), _product(kind.products, *second), *inside)
         for first, second in _checked_ranges(ranges, precision, blocks)
     ]
     return Plan(precision, tuple(plans), kind.products)
+
+
+def with_attention(plan: Plan, attention: str | None) -> Plan:
+    """The plan with attention computed in fp32, bf16 or int8; as it is, if none of these is given."""
+    if attention is None:
+        return plan
+    scores, in_bytes = attention_types(named_precision(plan.precision), attention)
+    return replace(plan, blocks=tuple(replace(block, scores=scores, bytes=in_bytes) for block in plan.blocks))
 
 
 def _product(kind: str, low: float, high: float) -> Product:

@@ -34,10 +34,11 @@ class Settings:
     head: str | None = None
     threads: int | None = None
     tokenizer: str | Path | None = None
+    attention: str | None = None
 
     def load(self, path: str | Path) -> Model:
         """The model."""
-        model = load(path, self.precision, self.threads, head=self.head)
+        model = load(path, self.precision, self.threads, head=self.head, attention=self.attention)
         if self.tokenizer is not None:
             model.take_tokenizer(self.tokenizer)
         return model

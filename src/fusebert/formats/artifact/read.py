@@ -27,7 +27,7 @@ from fusebert.values.blocks import (
 )
 from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network, Sentence
 from fusebert.values.plan import BlockPlan, Plan, Product
-from fusebert.values.precision import PRECISIONS
+from fusebert.values.precision import BYTES, PRECISIONS
 
 _TYPES = ("f32", "bf16", "s8")
 _MOST = 1 << 16  # blocks that run
@@ -215,7 +215,10 @@ def _plan(header: Fields) -> Plan:
     for fields in header.sections("blocks"):
         products = fields.section("products")
         first, second = (_product(products.section(name)) for name in ("first", "second"))
-        blocks.append(BlockPlan(first, second, fields.choice("scores", ("f32", "bf16"))))
+        in_bytes = (
+            fields.choice("bytes", BYTES) if fields.optional("bytes") else "never"
+        )  # older ones have no such field
+        blocks.append(BlockPlan(first, second, fields.choice("scores", ("f32", "bf16")), in_bytes))
     return Plan(header.choice("precision", PRECISIONS), tuple(blocks), header.choice("decoder", _TYPES))
 
 

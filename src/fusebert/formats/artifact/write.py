@@ -81,7 +81,7 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
         own = {"body": "feed_forward", "activation": body.activation}
     norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
     products = {"first": _product(plan.first), "second": _product(plan.second)}
-    return {**own, "norms": norms, "products": products, "scores": plan.scores}
+    return {**own, "norms": norms, "products": products, "scores": plan.scores, "bytes": plan.bytes}
 
 
 def _sentence(sentence: Sentence | None) -> dict[str, Any] | None:
