@@ -15,7 +15,7 @@ MEMORY = 200 << 20
 
 @contextmanager
 def little_memory(most: int = MEMORY) -> Iterator[None]:
-    """Fails if the process ever held that much more than before. Resets the kernel's record of the peak, so Linux only."""
+    """Fails if the process ever held so much more than before. Resets the kernel's record of the peak: Linux only."""
     Path("/proc/self/clear_refs").write_text("5")
     before = _peak()
     yield

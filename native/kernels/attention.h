@@ -174,6 +174,21 @@ inline bool pack_head(const ByteHead& head, const float* keys, const float* valu
   return !any(broken != 0.0f);
 }
 
+// Added to levels before they are rounded, by the key's place in its block. Rounded to the nearest, many small weights
+// beside a large one would be nothing, all of them; so as many of them become 1 as make up their sum.
+struct Dither {
+  constexpr Dither() {
+    float at = 0;
+    for (float& value : values) {
+      value = at - 0.5f;
+      at += 0.618034f;
+      at -= at >= 1.0f ? 1.0f : 0.0f;
+    }
+  }
+  alignas(64) float values[kBlockKeys] = {};
+};
+constexpr Dither kDither;
+
 // 255 times 2^x, for x up to 0; relative error below 1e-4.
 FB_INLINE vf power_levels(vf x) {
   const auto polynomial = [](vf r) {  // of what is above a whole number
@@ -293,7 +308,10 @@ class RowTile {
       for (int64_t s = 0; s < steps; ++s) {
         vf powers[4];
 #pragma GCC unroll 4
-        for (int j = 0; j < 4; ++j) powers[j] = power_levels(load<vf>(x + s * kStep + j * kLanes) * by - top);
+        for (int j = 0; j < 4; ++j) {
+          const int64_t key = s * kStep + j * kLanes;
+          powers[j] = power_levels(load<vf>(x + key) * by - top) + load<vf>(kDither.values + key);
+        }
         const vi four = to_levels(powers);
         store(levels[r] + s * kStep, four);
         count = Bytes::add(count, four, ones());

@@ -43,7 +43,7 @@ def test_short_sequences_are_as_without_it(folder, precision):
 
 
 def test_an_unknown_attention_is_refused(folder):
-    with pytest.raises(FusebertError, match="attention.*int9.*int8"):
+    with pytest.raises(FusebertError, match=r"attention.*int9.*int8"):
         fusebert.load(folder, "int8", attention="int9")
 
 

@@ -42,7 +42,7 @@ def precision(name: str) -> Precision:
 
 
 def attention_types(kind: Precision, attention: str | None = None) -> tuple[str, str]:
-    """The type of the products inside attention, and which of BYTES: as the precision has it, or as `attention` says."""
+    """The type of the products inside attention, and which of BYTES: as the precision or `attention` has it."""
     if attention is None:
         return kind.rest, "where it pays" if kind.int8 else "never"
     if attention not in _ATTENTION:
