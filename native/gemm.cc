@@ -23,7 +23,8 @@ void place_column(const Gemm& gemm, void* packed, int64_t inputs, int64_t output
   const int64_t padded = round_up(inputs, gemm.group), first = column / gemm.panel * gemm.panel;
   const int64_t width = std::min<int64_t>(gemm.panel, round_up(outputs - first, gemm.vector));
   Weight* to = static_cast<Weight*>(packed) + first * padded + (column - first) * gemm.group;
-  for (int64_t i = 0; i < inputs; ++i) to[i / gemm.group * width * gemm.group + i % gemm.group] = convert(i);
+  for (int64_t begin = 0; begin < inputs; begin += gemm.group, to += width * gemm.group)
+    for (int64_t i = begin; i < std::min(inputs, begin + gemm.group); ++i) to[i - begin] = convert(i);
 }
 
 uint16_t bf16_bits(float x) {
@@ -121,6 +122,12 @@ void Product::pack(const Kernels& kernels, const Linear& part, int64_t first, co
     int8_t* levels = arena.take<int8_t>(inputs_);
     for (int64_t r = task * kChunk; r < std::min(weight.rows, (task + 1) * kChunk); ++r) {
       const int64_t column = first + r;
+      if (part.precision == FB_S8 && weight.type == FB_S8 && take_levels(weight, r, levels)) {
+        const float largest = 127 * weight.scales[r];
+        check_finite(&largest, 1, name + " weight row " + std::to_string(r));
+        place_levels(levels, column, weight.scales[r]);
+        continue;
+      }
       read_row(weight, r, row);
       if (factors_ && weight.type != FB_S8)
         for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
@@ -134,16 +141,27 @@ void Product::pack(const Kernels& kernels, const Linear& part, int64_t first, co
         place_column<uint16_t>(*gemm_, weights_, inputs_, outputs_, column,
                                [&](int64_t i) { return bf16_bits(row[i]); });
       } else {
-        if (weight.type == FB_S8)
-          for (int64_t i = 0; i < inputs_; ++i)
-            levels[i] = static_cast<const int8_t*>(weight.data)[r * weight.row_stride + i * weight.column_stride];
-        const bool ready = weight.type == FB_S8 && sums_fit(levels, inputs_);
-        scale_[column] = ready ? weight.scales[r] : kernels.quantize_weights(row, inputs_, levels);
-        origin_[column] = sum_pair(-std::accumulate(levels, levels + inputs_, int32_t{0}));
-        place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
+        const float scale = kernels.quantize_weights(row, inputs_, levels);
+        place_levels(levels, column, scale);
       }
     }
   });
+}
+
+// A row that is in 8 bits already, if its sums fit as they are.
+bool Product::take_levels(const fb_matrix& weight, int64_t row, int8_t* levels) const {
+  const int8_t* from = static_cast<const int8_t*>(weight.data) + row * weight.row_stride;
+  if (weight.column_stride == 1)
+    std::copy_n(from, inputs_, levels);
+  else
+    for (int64_t i = 0; i < inputs_; ++i) levels[i] = from[i * weight.column_stride];
+  return sums_fit(levels, inputs_);
+}
+
+void Product::place_levels(const int8_t* levels, int64_t column, float scale) {
+  scale_[column] = scale;
+  origin_[column] = sum_pair(-std::accumulate(levels, levels + inputs_, int32_t{0}));
+  place_column<int8_t>(*gemm_, weights_, inputs_, outputs_, column, [&](int64_t i) { return levels[i]; });
 }
 
 int64_t Product::bytes() const {

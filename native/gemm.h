@@ -56,6 +56,8 @@ class Product {
   void take_range(const Linear& part, const std::string& name);
   void take_input_scales(const float* scales, const std::string& name, Arena& store);
   void pack(const Kernels& kernels, const Linear& part, int64_t first, const std::string& name, const Pool::Turn& turn);
+  bool take_levels(const fb_matrix& weight, int64_t row, int8_t* levels) const;
+  void place_levels(const int8_t* levels, int64_t column, float scale);
 
   const Gemm* gemm_;
   int64_t inputs_ = 0, outputs_ = 0;

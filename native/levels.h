@@ -17,7 +17,10 @@ static inline bool sums_fit(const int8_t* levels, int64_t count) {
     for (int64_t half = 0; half < 2; ++half) {
       int above = 0, below = 0;
       for (int64_t i : {0, 1, 4, 5})
-        if (const int64_t at = first + 2 * half + i; at < count) (levels[at] > 0 ? above : below) += levels[at];
+        if (const int64_t at = first + 2 * half + i; at < count) {  // without a branch on signs, which are random
+          above += std::max<int>(levels[at], 0);
+          below += std::min<int>(levels[at], 0);
+        }
       most = std::max({most, above, -below});
     }
   return most <= kSumLimit;
