@@ -135,10 +135,9 @@ def _error(failure: Failure, told: Callable[[Failure], Any] = tell) -> Response:
 
 async def _read(headers: Mapping[bytes, bytes], receive: Receive, bounds: Bounds) -> bytes:
     """The body, decompressed; never more of it than allowed."""
-    too_large = StatusError(413, f"the body is larger than {bounds.body} bytes; send less at once")
     announced = headers.get(b"content-length", b"0")
     if announced.isdigit() and int(announced) > bounds.body:
-        raise too_large
+        raise _too_large(bounds)
     parts, size = [], 0
     try:
         async with asyncio.timeout(bounds.seconds):
@@ -149,7 +148,7 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, bounds: Bounds
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 if size > bounds.body:
-                    raise too_large
+                    raise _too_large(bounds)
                 if not message.get("more_body"):
                     break
     except TimeoutError:
@@ -166,10 +165,14 @@ async def _read(headers: Mapping[bytes, bytes], receive: Receive, bounds: Bounds
     except zlib.error:
         raise StatusError(400, "the body cannot be decompressed") from None
     if len(whole) > bounds.body:
-        raise too_large
+        raise _too_large(bounds)
     if not machine.eof or machine.unused_data:
         raise StatusError(400, "the compressed body is not complete, or something follows it")
     return whole
+
+
+def _too_large(bounds: Bounds) -> StatusError:
+    return StatusError(413, f"the body is larger than {bounds.body} bytes; send less at once")
 
 
 def check_depth(body: bytes, most: int) -> None:

@@ -97,7 +97,8 @@ class Service:
         self.longest = model.tokenizer.max_length if model.tokenizer else model.network.embeddings.longest
         self.vocabulary = len(model.network.embeddings.word)
         self.outputs = len(model.network.head.steps[-1].linear.weight) if model.network.head.steps else 0
-        self.fingerprint = fingerprint(model, pooling)
+        self.fingerprint = ""  # once it is started
+        self._own_pooling = pooling
         self.batcher = Batcher(self._without_scratch(limits or Limits(), replicas), 1e-3, replicas)
         self.crew = Crew(self, self.batcher, model, pooling, replicas, threads)
         self._tokenisers: Tokenisers | None = None
@@ -121,7 +122,9 @@ class Service:
 
     async def start(self) -> None:
         """Starts workers and tokenisers, on the loop that requests will come on."""
+        reading = asyncio.create_task(asyncio.to_thread(fingerprint, self.model, self._own_pooling))
         await self.crew.start()
+        self.fingerprint = await reading  # of all weights, beside the first batches
         if self.crew.hopeless:
             await self.crew.close()
             raise FusebertError(f"{self.name}: the model's process ends on its first batch; its log says why")
