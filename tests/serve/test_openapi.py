@@ -55,3 +55,11 @@ def test_schemathesis_finds_no_fault_of_the_server(served, tmp_path):
     assert found["code"] == 0, found["said"]
     assert "No issues found" in found["said"] or "passed" in found["said"], found["said"]
     assert served.ask("/embed", {"inputs": "the cat"})[0] == 200
+
+
+def test_the_documents_page_loads_nothing_else(served):
+    status, headers, page = served.ask("/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert b'fetch("openapi.json")' in page
+    assert not re.findall(rb"(?:https?:)?//\w+\.\w", page)

@@ -34,7 +34,7 @@ from fusebert.serve.watch import watch
 _log = logging.getLogger("fusebert.serve")
 _STATUS = 1.0  # seconds between two lines about the load
 _TABLES: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
-CALLS: list[Call] = [*_TABLES, openapi.call(_TABLES)]
+CALLS: list[Call] = [*_TABLES, *openapi.own_calls(_TABLES)]
 
 
 @dataclass(frozen=True)

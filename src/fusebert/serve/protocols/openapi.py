@@ -1,4 +1,4 @@
-"""OpenAPI: the tables of calls -> the document that describes them, at /openapi.json."""
+"""OpenAPI: the tables of calls -> the document that describes them, at /openapi.json, and its page, at /docs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Any
 
 import msgspec
+from starlette.responses import HTMLResponse
 
 from fusebert.serve.front import Asked
 from fusebert.serve.http import Call
@@ -16,6 +18,7 @@ from fusebert.serve.protocols.oip import VERSION
 
 _ERROR = {"type": "object", "required": ["error"]}
 _JSON = "application/json"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 def describe(calls: Sequence[Call], models: Sequence[str]) -> dict[str, Any]:
@@ -60,12 +63,23 @@ def _operation(call: Call, body: Any, answer: Any, models: Sequence[str]) -> dic
     return operation
 
 
-def call(calls: Sequence[Call]) -> Call:
-    """The call that answers with the document of the others."""
+def own_calls(calls: Sequence[Call]) -> list[Call]:
+    """The calls that answer with the document of the others, and with its page."""
     made = cache(lambda models: describe(calls, models))
 
     async def document(asked: Asked) -> Any:
         """This document."""
         return made(tuple(asked.server.services))
 
-    return Call("GET", "/openapi.json", document, None, dict[str, Any], public=True)
+    return [Call("GET", "/openapi.json", document, None, dict[str, Any], public=True), _page()]
+
+
+def _page() -> Call:
+    """The call that answers with a page which shows the document and tries its calls; it loads nothing else."""
+
+    async def page(asked: Asked) -> Any:  # noqa: ARG001
+        """The document as a page."""
+        text = files("fusebert.serve.protocols").joinpath("openapi.html").read_text(encoding="utf-8")
+        return HTMLResponse(text, headers={"content-security-policy": _POLICY, "x-content-type-options": "nosniff"})
+
+    return Call("GET", "/docs", page, public=True, documented=False)
