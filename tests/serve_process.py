@@ -23,7 +23,7 @@ def speak(script, path, *words):
         pytest.skip("build/clients is missing: run `make build/clients/.installed`")
     command = [sys.executable, Path(__file__).parent / "serve" / "clients" / script, *words, path]
     environment = {**os.environ, "PYTHONPATH": str(CLIENTS), "HF_HUB_OFFLINE": "0"}  # or it asks no server at all
-    subprocess.run(command, check=True, timeout=120, env=environment)
+    subprocess.run(command, check=True, timeout=300, env=environment)
     return json.loads(path.read_text())
 
 

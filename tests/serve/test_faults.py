@@ -200,7 +200,7 @@ def test_a_second_signal_ends_at_once(models, tmp_path):
 def test_a_full_disk_for_its_log_does_not_stop_a_server(models):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = ["serve", str(models["none"]), "--port", str(port), "--no-grpc", "--threads", "1"]
+    words = ["serve", str(models["none"]), "--port", str(port), "--no-grpc", "--threads", "1", "--log", "/dev/full"]
     with Path("/dev/full").open("wb") as full:
         process = subprocess.Popen([sys.executable, "-m", "fusebert", *words], stderr=full, stdout=full)
     try:
