@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test check style types imports zoo bench quality native format clean
+.PHONY: demo test test-ray check style types imports zoo bench bench-embed quality native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -36,6 +36,12 @@ build/clients/.installed: requirements/clients.txt | $(VENV)/.developed
 	$(BIN)/pip install --quiet --no-deps --target build/clients -r requirements/clients.txt
 	touch $@
 
+# Ray, for the tests that are run on it.
+build/ray/.installed: requirements/ray.txt | $(VENV)/.developed
+	rm -rf build/ray
+	$(BIN)/pip install --quiet --no-deps --target build/ray -r requirements/ray.txt
+	touch $@
+
 # Rivals for the benchmarks, away from what the tests run with.
 build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
 	rm -rf build/rivals
@@ -53,6 +59,10 @@ demo: $(VENV)/.serving
 test:
 	$(MAKE) --jobs=2 --output-sync check zoo native build/clients/.installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+# What is done on Ray: it starts one here, on two cores.
+test-ray: build/ray/.installed build/clients/.installed
+	PYTHONPATH=build/ray $(BIN)/python -m pytest -m ray tests/verbs/test_embed_on_ray.py tests/serve/test_ray.py
 
 check: style types imports
 
@@ -80,6 +90,10 @@ native: $(VENV)/.developed
 # Beside what could be used instead; the README's table is made from the JSON (docs/speed.md).
 bench: build/rivals/.installed
 	PYTHONPATH=build/rivals $(BIN)/python benchmarks/speed.py -o build/speed.json
+
+# How much of the engine's speed is left of a data set's run, here and on Ray, and what others make of it.
+bench-embed: build/ray/.installed
+	PYTHONPATH=build/ray $(BIN)/python benchmarks/embed.py $(DATA)/mrpc_train.tsv $(DATA)/stsb_dev.tsv --rival --ray
 
 quality: $(VENV)/.developed
 	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv --readme README.md

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from fusebert import cli
+from fusebert.cluster import connected
 from fusebert.engine import native as engine
 from fusebert.formats.hub import packaged_model
 
@@ -85,3 +87,11 @@ def shared_data() -> Path:
     if not (folder / "stsb_dev.tsv").is_file():
         pytest.skip(f"stsb_dev.tsv is not in {folder}; set FUSEBERT_DATA to its folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[Any]:
+    """Ray on two cores, for all tests that need it."""
+    pytest.importorskip("ray", reason="build/ray is missing: run `make test-ray`")
+    with connected(None, 2) as ray:
+        yield ray

@@ -8,7 +8,7 @@ import sys
 import time
 
 import fusebert
-from fusebert.verbs import embed as module
+from fusebert.verbs import windows as module
 
 MODEL, DATA, OUT, KILLS = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 module._ROWS = 40

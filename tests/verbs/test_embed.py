@@ -13,10 +13,12 @@ import pytest
 from checkpoints import WORDS, make_checkpoint
 
 import fusebert
+from fusebert.engine.topology import Node
 from fusebert.errors import FusebertError
 from fusebert.formats import parts
-from fusebert.verbs import embed as module
-from fusebert.verbs.embed import Settings
+from fusebert.verbs import embed_here
+from fusebert.verbs import windows as module
+from fusebert.verbs.windows import Place, Settings
 
 TEXTS = [" ".join(WORDS[(i + j) % 7] for j in range(1 + i % 9)) for i in range(130)]
 
@@ -83,6 +85,50 @@ def test_labels_scores_and_token_vectors(models, data, tmp_path):
     tokens = [np.stack(rows) for rows in pq.read_table(tmp_path / "c")["tokens"].to_pylist()]
     want = fusebert.load(models["none"]).encode_tokens(TEXTS)
     assert all(np.array_equal(got, rows) for got, rows in zip(tokens, want, strict=True))
+
+
+def test_workers_side_by_side_on_several_nodes_write_the_same_bytes(models, data, tmp_path, monkeypatch):
+    fusebert.embed(models["none"], data, tmp_path / "one")
+    fusebert.embed(models["none"], data, tmp_path / "three", place=Place(workers=3), threads=3)
+    cores = sorted(os.sched_getaffinity(0))
+    monkeypatch.setattr(embed_here, "nodes", lambda: [Node(0, (cores[0],)), Node(1, (cores[-1],))])
+    fusebert.embed(models["none"], data, tmp_path / "nodes")
+    fusebert.embed(fusebert.load(models["none"]), data, tmp_path / "nodes too", place=Place(workers=5))
+    assert (
+        files(tmp_path / "one")
+        == files(tmp_path / "three")
+        == files(tmp_path / "nodes")
+        == files(tmp_path / "nodes too")
+    )
+
+
+def test_a_row_on_which_the_model_fails_or_is_not_finite_is_rejected_alone(models, data, tmp_path, monkeypatch):
+    model = fusebert.load(models["none"])
+    encode, ids = model.encode, [model.tokenizer([text])[0].ids for text in ("the", "the cat")]
+
+    def poisoned(tokens, **options):
+        if any(one.ids == ids[0] for one in tokens):
+            raise ValueError("it is poison")
+        vectors = encode(tokens, **options)
+        vectors[[one.ids == ids[1] for one in tokens]] = np.nan
+        return vectors
+
+    monkeypatch.setattr(model, "encode", poisoned)
+    texts = ["the cat sat", "the", "the dog", "the cat", "the dog ran"]
+    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
+    report = fusebert.embed(model, tmp_path / "a.txt", tmp_path / "v.npy")
+    told = [json.loads(line) for line in (tmp_path / "v.rejected.jsonl").read_text().splitlines()]
+    assert told == [
+        {"row": 1, "reason": "the model failed on it: it is poison"},
+        {"row": 3, "reason": "the model's answer is not a finite number"},
+    ]
+    got, wanted = np.load(tmp_path / "v.npy"), encode(texts)
+    assert np.array_equal(got[[0, 2, 4]], wanted[[0, 2, 4]])
+    assert np.isnan(got[[1, 3]]).all()
+    assert report.facts["rejected"] == 2
+    (tmp_path / "a.txt").write_text("the\nthe\n")
+    with pytest.raises(ValueError, match="poison"):  # that is not a matter of rows
+        fusebert.embed(model, tmp_path / "a.txt", tmp_path / "w.npy")
 
 
 def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(models, data, tmp_path):
@@ -192,10 +238,10 @@ def test_memory_does_not_grow_with_the_input(models, tmp_path, monkeypatch):
             alive -= 1
 
     cut = module.windows
-    monkeypatch.setattr(module, "windows", lambda rows, settings: (Counted(w) for w in cut(rows, settings)))
+    monkeypatch.setattr(embed_here, "windows", lambda rows, settings: (Counted(w) for w in cut(rows, settings)))
     (tmp_path / "a.txt").write_text("the cat sat\n" * 3000)
     fusebert.embed(models["none"], tmp_path / "a.txt", tmp_path / "out")
-    assert most <= 3
+    assert 1 <= most <= 3
 
 
 def test_what_does_not_fit_the_model_is_refused_before_anything_is_written(models, data, tmp_path):

@@ -38,6 +38,12 @@ def embed(
     ] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens that run together.")] = 8192,
     tokenizer: Tokenizer = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Workers side by side; on Ray: as many as it may grow to.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option(help="ray: on a Ray that is started here; ray://HOST:PORT: on that cluster.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the answers of other work.")] = False,
     threads: Threads = None,
     as_json: Json = False,
@@ -46,13 +52,13 @@ def embed(
 
     Rows that cannot be used are listed in _rejected.jsonl with the reason. If it is interrupted, the same command goes
     on."""
-    from fusebert.verbs.embed import Settings
     from fusebert.verbs.embed import embed as work
+    from fusebert.verbs.windows import Place, Settings
 
     names = tuple(columns.split(",")) if columns else (column,)
     settings = Settings(names, tuple(filter(None, keep.split(","))), task, dtype, strict, batch_tokens)
     report = work(
-        model, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer, overwrite=overwrite,
-        show_progress=True,
+        model, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer, place=Place(on, workers),
+        overwrite=overwrite, show_progress=True,
     )  # fmt: skip
     show(report, as_json)

@@ -34,10 +34,12 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="A port for clients of the MRPC demo (60061 is theirs).")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Batches that run side by side; default: a core for each.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Batches side by side; default: a core for each. On Ray: its replicas."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Threads of each replica; default: the cores shared out, or 1.")
+        int | None,
+        typer.Option(min=1, max=1024, help="Threads of each replica; default: the cores shared out, or 1."),
     ] = None,
     max_batch_tokens: Annotated[int, typer.Option(min=16, max=1 << 20, help="The most tokens of a batch.")] = 8192,
     max_queue: Annotated[int, typer.Option(min=1, help="The most texts that wait.")] = 8192,
@@ -62,6 +64,13 @@ def serve(
     ] = False,
     log: Annotated[Path | None, typer.Option(help="A JSON line for every request: a file, or - for stdout.")] = None,
     otlp: Annotated[str, typer.Option(help="An OpenTelemetry collector: http://127.0.0.1:4318.")] = "",
+    on: Annotated[str | None, typer.Option(help="ray: as a Ray Serve deployment, over HTTP only.")] = None,
+    autoscale: Annotated[
+        str | None, typer.Option(help="On Ray, instead of --replicas: the least and the most, 1:8.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; else one is started here.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Serve models over HTTP and gRPC, in the protocols that clients already speak: docs/serving.md."""
@@ -85,9 +94,19 @@ def serve(
         ),
         watch=watch, log=log, otlp=otlp,
     )  # fmt: skip
+    if on not in (None, "ray"):
+        raise FusebertError(f"--on {on!r:.40} is unknown; use ray, or leave it out")
+    if on is None and (autoscale or address):
+        raise FusebertError("--autoscale and --address are for --on ray")
     if host not in ("127.0.0.1", "::1", "localhost") and not (settings.key or tls_cert):
         show_status(f"warning: anyone who reaches {host} may use this server; there is no key and no TLS")
-    work(settings, (lambda _: None) if quiet else show_status, None if quiet else load_line())
+    tell = (lambda _: None) if quiet else show_status
+    if on:
+        from fusebert.serve import ray
+
+        ray.serve(settings, tell, address, replicas, autoscale)
+    else:
+        work(settings, tell, None if quiet else load_line())
 
 
 def read_names(models: list[str]) -> dict[str, Path]:

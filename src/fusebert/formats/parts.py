@@ -5,6 +5,7 @@ they are put together at the end, to one .npy or .jsonl file."""
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shutil
@@ -71,14 +72,18 @@ class Output:
 
     def add(self, part: Part) -> None:
         """Writes one part, whole or not at all, after what was rejected of it: a part that is there is complete."""
-        lines = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in part.rejected)
-        _write(self.folder / _PARTS / f"{part.number:06d}.rejected", lines.encode())
+        _write(self._rejected(part.number), _lines(part.rejected))
         with _written(self._part(part.number)) as file:
             _WRITERS[self.suffix](file, part)
 
+    def add_rendered(self, number: int, rejected: bytes, content: bytes) -> None:
+        """Writes one part that `render` made elsewhere."""
+        _write(self._rejected(number), rejected)
+        _write(self._part(number), content)
+
     def finish(self, manifest: Mapping[str, Any], parts: int, rows: int) -> dict[str, Any]:
         """Puts everything together; the manifest with what was done."""
-        rejected = [self.folder / _PARTS / f"{number:06d}.rejected" for number in range(parts)]
+        rejected = [self._rejected(number) for number in range(parts)]
         count = sum(path.read_bytes().count(b"\n") for path in rejected)
         done = {**manifest, "complete": True, "parts": parts, "rows": rows, "rejected": count}
         _join(self.rejected, rejected)
@@ -132,8 +137,22 @@ class Output:
         folder = self.folder / _PARTS if self.single else self.folder
         return folder / f"part-{number:06d}{self.suffix}"
 
+    def _rejected(self, number: int) -> Path:
+        return self.folder / _PARTS / f"{number:06d}.rejected"
+
     def _is_ours(self, path: Path) -> bool:
         return path.is_file() and path.suffix.lower() in (self.suffix, self.rejected.suffix)
+
+
+def render(part: Part, suffix: str) -> tuple[bytes, bytes]:
+    """The bytes of a part: what was rejected of it, and its answers in the format of an Output with that suffix."""
+    file = io.BytesIO()
+    _WRITERS[suffix](file, part)
+    return _lines(part.rejected), file.getvalue()
+
+
+def _lines(rejected: Sequence[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(row, default=str) + "\n" for row in rejected).encode()
 
 
 def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -8,15 +8,16 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from fusebert.engine.model import Model
 from fusebert.engine.native import cores
+from fusebert.engine.topology import nodes, pinned
 from fusebert.serve.batcher import Batch, Batcher, Job
-from fusebert.serve.worker import Output, Question, Worker
+from fusebert.serve.worker import Home, Output, Question, Worker
 
 clock = time.monotonic
 _log = logging.getLogger("fusebert.serve")
@@ -42,14 +43,27 @@ class Owner(Protocol):
         """Jobs were dropped because of their deadline."""
 
 
+def settle(load: Callable[[], Model], width: int | None = None) -> list[Home]:
+    """A home on every NUMA node, where weights are packed once; a machine with one node pins nothing. With a `width`,
+    the cores are a share of a machine that others use too, and nothing is pinned either."""
+    found = nodes()
+    if width or len(found) == 1:
+        return [Home(load(), (), width or cores())]
+    homes = []
+    for node in found:
+        with pinned(node.cores):
+            homes.append(Home(load(), node.cores, min(cores(), len(node.cores))))
+    return homes
+
+
 class Crew:
     """`replicas` workers that run a batcher's batches side by side, each on `threads` threads; a batch that has the
-    machine to itself gets all cores."""
+    machine to itself gets all cores of its home."""
 
     def __init__(
-        self, owner: Owner, batcher: Batcher, model: Model, pooling: str | None, replicas: int, threads: int
+        self, owner: Owner, batcher: Batcher, homes: Sequence[Home], pooling: str | None, replicas: int, threads: int
     ) -> None:
-        self._owner, self._batcher, self._model, self._pooling = owner, batcher, model, pooling
+        self._owner, self._batcher, self._homes, self._pooling = owner, batcher, homes, pooling
         self.replicas, self.threads = replicas, threads
         self.crashes = 0
         self._workers: list[Worker] = []
@@ -58,7 +72,6 @@ class Crew:
         self._closed = self._paced = False
         self._changed = asyncio.Event()
         self._beside: set[asyncio.Task[None]] = set()
-        self._cores = cores()
 
     @property
     def healthy(self) -> bool:
@@ -132,10 +145,11 @@ class Crew:
         return min(fillable, key=lambda worker: worker.batches[0].started, default=None)
 
     def _send(self, worker: Worker, batch: Batch) -> None:
-        others = sum(1 for other in self._ready if other.batches and other is not worker)
+        near = [other for other in self._ready if other.home is worker.home and other is not worker]
+        others = sum(1 for other in near if other.batches)
         threads = self.threads
         if not worker.batches and not self._batcher.backlog:
-            threads = max(threads, self._cores // (others + 1))
+            threads = max(threads, worker.home.width // (others + 1))
         batch.wide = threads > self.threads
         if worker.batches:
             batch.started = math.inf  # not yet
@@ -145,13 +159,15 @@ class Crew:
         worker.send(batch, Question.make(threads, [task.want for task, _ in pieces], ids, types))
 
     async def _add(self) -> None:
-        worker = await Worker.start(self._model, self._pooling, self._answered, self._gone)
+        home = min(self._homes, key=lambda home: sum(w.home is home for w in self._workers) / home.width)
+        worker = await Worker.start(home, self._pooling, self._answered, self._gone)
         self._workers.append(worker)
-        embeddings = self._model.network.embeddings
+        network = home.model.network
+        embeddings = network.embeddings
         length = min(embeddings.longest, 64)
         ids = np.full(length, min(3, len(embeddings.word) - 1))
         count = max(1, _PROBE // length)
-        wants = ["head" if self._model.network.head.steps else "pooled", *["pooled"] * (count - 1)]
+        wants = ["head" if network.head.steps else "pooled", *["pooled"] * (count - 1)]
         question = Question.make(self.threads, wants, [ids] * count, [np.zeros_like(ids)] * count)
         for _ in range(2):  # the first warms up
             worker.send(Batch(clock(), tokens=count * length), question)

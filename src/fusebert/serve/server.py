@@ -18,10 +18,12 @@ import uvicorn
 import uvloop
 
 from fusebert.engine.load import load
+from fusebert.engine.model import Model
 from fusebert.engine.native import cores
 from fusebert.errors import FusebertError
 from fusebert.serve.batcher import Limits
 from fusebert.serve.connection import Connection
+from fusebert.serve.crew import settle
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
 from fusebert.serve.log import Log
@@ -49,6 +51,7 @@ class Settings:
     tokenizer: Path | None = None
     replicas: int | None = None
     threads: int | None = None
+    cores: int | None = None  # of this machine; all that the process may use, unless told
     host: str = "127.0.0.1"
     port: int = 8080
     grpc_port: int | None = None
@@ -86,11 +89,16 @@ def serve(settings: Settings, tell: Callable[[str], None], show: Callable[[str],
 
 def open_service(name: str, path: Path, settings: Settings) -> Service:
     """Loads a model, whose service is still to be started."""
+    homes = settle(partial(_load, path, settings), settings.cores)
+    replicas, threads = plan(settings.replicas, settings.threads, settings.cores or cores())
+    return Service(name, homes[0].model, settings.pooling, settings.limits, replicas, threads, homes)
+
+
+def _load(path: Path, settings: Settings) -> Model:
     model = load(path, settings.precision, head=settings.head)
     if settings.tokenizer:
         model.take_tokenizer(settings.tokenizer)
-    replicas, threads = plan(settings.replicas, settings.threads, cores())
-    return Service(name, model, settings.pooling, settings.limits, replicas, threads)
+    return model
 
 
 def plan(replicas: int | None, threads: int | None, usable: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from fusebert.serve.batcher import BULK, INTERACTIVE, Batch, Batcher, Job, Limit
 from fusebert.serve.crew import Crew
 from fusebert.serve.tokenisers import Tokenisers
 from fusebert.serve.trace import Trace
-from fusebert.serve.worker import Output
+from fusebert.serve.worker import Home, Output
 
 clock = time.monotonic
 _BULK_TEXTS, _BULK_TOKENS = 32, 8192  # a request with more is bulk, unless it says what it is
@@ -90,6 +90,7 @@ class Service:
         limits: Limits | None = None,
         replicas: int = 1,
         threads: int = 1,
+        homes: Sequence[Home] = (),
     ) -> None:
         self.name, self.model = name, model
         self.embed = Embedder(model.engine, model.network.sentence, pooling, normalize=False)
@@ -100,7 +101,7 @@ class Service:
         self.fingerprint = ""  # once it is started
         self._own_pooling = pooling
         self.batcher = Batcher(self._without_scratch(limits or Limits(), replicas), 1e-3, replicas)
-        self.crew = Crew(self, self.batcher, model, pooling, replicas, threads)
+        self.crew = Crew(self, self.batcher, homes or [Home(model)], pooling, replicas, threads)
         self._tokenisers: Tokenisers | None = None
 
     @property

@@ -15,11 +15,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 
+from fusebert.engine import native
 from fusebert.engine.model import Model
 from fusebert.engine.sentence import Embedder
 from fusebert.errors import FusebertError
@@ -32,6 +33,16 @@ _RECORD = np.dtype([("rows", "<i4"), ("columns", "<i4"), ("bytes", "<i8")])  # o
 _DESCRIPTORS = 1 << 20
 
 Output = Array | FusebertError
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where workers live: the model whose weights are near, the cores they are pinned to, if any, and how many of them
+    a batch gets that has them to itself."""
+
+    model: Model
+    cores: tuple[int, ...] = ()
+    width: int = field(default_factory=native.cores)
 
 
 @dataclass(frozen=True)
@@ -151,17 +162,19 @@ def _receive(link: socket.socket, size: int) -> bytearray:
     return data
 
 
-def _be_worker(link: socket.socket, model: Model, pooling: str | None) -> NoReturn:
+def _be_worker(link: socket.socket, home: Home, pooling: str | None) -> NoReturn:
     """The life of a forked worker. It ends when its link is closed, not when the terminal or the service manager
     signals all processes: what the server has taken in is still to be answered."""
     code = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
+        if home.cores:
+            os.sched_setaffinity(0, home.cores)
         os.closerange(3, link.fileno())  # those of the server: sockets that must close when it closes them
         os.closerange(link.fileno() + 1, _DESCRIPTORS)
         with suppress(ConnectionError):
-            _serve(link, model, pooling)
+            _serve(link, home.model, pooling)
         code = 0
     except BaseException:
         with suppress(OSError):
@@ -177,9 +190,13 @@ class Worker(asyncio.Protocol):
     """A worker's process as the server sees it: `batches` it was sent and has not answered, the oldest first."""
 
     def __init__(
-        self, pid: int, answered: Callable[[Worker, float, list[Output]], None], lost: Callable[[Worker], None]
+        self,
+        pid: int,
+        home: Home,
+        answered: Callable[[Worker, float, list[Output]], None],
+        lost: Callable[[Worker], None],
     ) -> None:
-        self.pid = pid
+        self.pid, self.home = pid, home
         self.batches: deque[Any] = deque()
         self.answers = 0
         self._answered, self._lost = answered, lost
@@ -188,7 +205,7 @@ class Worker(asyncio.Protocol):
 
     @staticmethod
     async def start(
-        model: Model,
+        home: Home,
         pooling: str | None,
         answered: Callable[[Worker, float, list[Output]], None],
         lost: Callable[[Worker], None],
@@ -198,9 +215,9 @@ class Worker(asyncio.Protocol):
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            _be_worker(theirs, model, pooling)
+            _be_worker(theirs, home, pooling)
         theirs.close()
-        worker = Worker(pid, answered, lost)
+        worker = Worker(pid, home, answered, lost)
         await asyncio.get_running_loop().create_unix_connection(lambda: worker, sock=ours)
         return worker
 
