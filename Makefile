@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test test-ray check style types imports zoo bench bench-embed quality native format clean
+.PHONY: demo test test-arm test-ray check style types imports zoo bench bench-embed quality native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -86,6 +86,10 @@ zoo: build/legacy/.installed
 # The native tests under address, undefined-behaviour and thread sanitizers, and compiled with Clang.
 native: $(VENV)/.developed
 	scripts/native $(BIN)
+
+# The same for aarch64, under qemu-user.
+test-arm: $(VENV)/.developed
+	scripts/native-arm $(BIN)
 
 # Beside what could be used instead; the README's table is made from the JSON (docs/speed.md).
 bench: build/rivals/.installed

@@ -1,7 +1,8 @@
 """What a user could run instead, and ours, behind one face: a model's checkpoint in, calls on a padded batch out.
 
-Every engine gets the form it is best with: ONNX Runtime and OpenVINO the exported graph, dynamic sizes; CTranslate2 its
-own file. Forms are made once and kept beside the checkpoint. What is not installed, or fails, is skipped by name."""
+Every engine gets the form it is best with: ONNX Runtime and OpenVINO the exported graph, dynamic sizes; CTranslate2 and
+llama.cpp their own files. Forms are made once and kept beside the checkpoint. What is not installed, or fails, is
+skipped by name."""
 
 import logging
 import warnings
@@ -12,10 +13,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import llama
 import numpy as np
 
 import fusebert
-from fusebert.engine.native import isas
+from fusebert.engine.native import multiplies_bf16
 from fusebert.ops.graph import Array
 from fusebert.values.precision import PRECISIONS
 
@@ -116,6 +118,11 @@ class Forms:
 
         return self._once("ctranslate2", convert)
 
+    @cached_property
+    def gguf(self) -> Path:
+        """In llama.cpp's format, weights in Q8_0."""
+        return self._once("q8_0.gguf", lambda path: llama.write_gguf(self.checkpoint, self._size, path))
+
     def _once(self, name: str, make: Callable[[Path], object]) -> Path:
         """The file or folder, made under another name first: one that is there is whole."""
         path = self._folder / name
@@ -148,8 +155,33 @@ def torch(precision: str, forms: Forms, threads: int) -> Ready:
     """Stock PyTorch."""
     import torch
 
-    torch.set_num_threads(threads)
+    return _on_torch(forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision]), threads)
+
+
+def torchao(forms: Forms, threads: int) -> Ready:
+    """PyTorch, its layers in torchao's int8 (rows quantised on the fly), compiled once for all shapes."""
+    import torch
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+    model = forms.torch()
+    quantize_(model.encoder, Int8DynamicActivationInt8WeightConfig())
+    return _on_torch(torch.compile(model, dynamic=True), threads)
+
+
+def zentorch(precision: str, forms: Forms, threads: int) -> Ready:
+    """PyTorch, compiled by AMD's backend."""
+    import torch
+    import zentorch
+
+    assert zentorch
     model = forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
+    return _on_torch(torch.compile(model, backend="zentorch", dynamic=True), threads)
+
+
+def _on_torch(model: Any, threads: int) -> Ready:
+    import torch
+
+    torch.set_num_threads(threads)
 
     def ready(ids: Array, mask: Array) -> Call:
         given = {name: torch.from_numpy(array) for name, array in feed(ids, mask).items()}
@@ -208,6 +240,17 @@ def ctranslate2(precision: str, forms: Forms, threads: int) -> Ready:
     return ready
 
 
+def llama_cpp(forms: Forms, threads: int) -> Ready:
+    """llama.cpp, which takes rows without padding and answers with the first token's row of each."""
+    server = llama.Server(forms.gguf, threads)
+
+    def ready(ids: Array, mask: Array) -> Call:
+        rows = [row[: int(kept.sum())].tolist() for row, kept in zip(ids, mask, strict=True)]
+        return lambda: server.first_tokens(rows)
+
+    return ready
+
+
 @dataclass(frozen=True)
 class Engine:
     """A way to run a model: its name, the precision it competes in, and whether it computes padding."""
@@ -226,13 +269,16 @@ class Engine:
 
 def engines() -> list[Engine]:
     """All that this machine's instructions make sense for; stock fp32 first: others are checked against it."""
-    halves = ["bf16"] if "avx512-bf16" in isas() else []  # elsewhere frameworks only emulate it
+    halves = ["bf16"] if multiplies_bf16() else []  # elsewhere frameworks only emulate it
     found = [Engine(f"torch {p}", p, "torch", True, partial(torch, p)) for p in ["fp32", *halves]]
     for name, precision, form in (("fp32", "fp32", "onnx"), ("optimizer fp32", "fp32", "optimized"),
                                   ("dynamic int8", "int8", "dynamic")):  # fmt: skip
         found.append(Engine(f"onnxruntime {name}", precision, "onnxruntime", True, partial(onnxruntime, form)))
     found += [Engine(f"openvino {p}", p, "openvino", True, partial(openvino, p)) for p in ["fp32", *halves, "int8"]]
+    found += [Engine(f"zentorch {p}", p, "zentorch", True, partial(zentorch, p)) for p in ["fp32", *halves]]
+    found.append(Engine("torchao int8", "int8", "torchao", True, torchao))
     found.append(Engine("ctranslate2 int8", "int8", "ctranslate2", False, partial(ctranslate2, "int8")))
+    found.append(Engine("llama.cpp int8", "int8", "xllamacpp", False, llama_cpp))
     return found + [
         Engine(f"fusebert {p}", p.removesuffix("-bf16"), "fusebert", False, partial(ours, p)) for p in PRECISIONS
     ]
@@ -241,7 +287,8 @@ def engines() -> list[Engine]:
 def versions() -> dict[str, str]:
     """Of the packages that are installed."""
     found = {}
-    for package in ("fusebert", "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2"):
+    for package in ("fusebert", "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2", "torchao",
+                    "zentorch", "xllamacpp"):  # fmt: skip
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -26,12 +26,13 @@ from rivals import Call, Engine, Forms, Ready, engines, versions
 from turns import in_turns
 
 from fusebert.cli.show import show
-from fusebert.engine.native import cores, isa
+from fusebert.engine.native import cores, isa, multiplies_bf16
 from fusebert.measure.timing import Timing
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
+PROBE = inputs("4x64r")  # what every engine answers before it takes part
 COSINES = {"fp32": 0.9999, "bf16": 0.999, "int8": 0.97}  # to stock fp32; who answers worse does not take part
-BYTES = {"fp32": 4, "bf16": 2 if isa() == "avx512-bf16" else 4, "int8": 1}  # of a weight, as the engine holds it
+BYTES = {"fp32": 4, "bf16": 2 if multiplies_bf16() else 4, "int8": 1}  # of a weight, as the engine holds it
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class Field:
                 continue
             try:
                 ready = engine.make(forms, threads)
-                rows = _visible_rows(ready)
+                rows = np.asarray(ready(*PROBE)())
             except Exception as error:  # a rival that cannot run is told, and the others still run
                 self.skipped[engine.name] = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
                 continue
             truth = rows if truth is None else truth
-            cosine = float(rows @ truth / np.linalg.norm(rows) / np.linalg.norm(truth))
+            cosine = _cosine(rows, truth)
             self.cosines[engine.name] = cosine
             if cosine < COSINES[engine.precision]:
                 self.skipped[engine.name] = f"its answers are wrong: cosine {cosine:.4f} to stock fp32"
@@ -87,10 +88,12 @@ class Field:
                 self.ready[engine] = ready
 
 
-def _visible_rows(ready: Ready) -> Any:
-    ids, mask = inputs("4x64r")
-    rows = np.asarray(ready(ids, mask)())
-    return rows[mask[:, : rows.shape[1]] != 0].astype(np.float64).ravel()
+def _cosine(rows: Any, truth: Any) -> float:
+    """Of the visible rows; of the first tokens' where an engine gives no others."""
+    seen = PROBE[1][:, : rows.shape[1]] != 0
+    pair = (rows, truth[:, 0]) if rows.ndim == 2 else (rows[seen], truth[:, : rows.shape[1]][seen])
+    a, b = (one.astype(np.float64).ravel() for one in pair)
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
 def measure(model: str, shape: str, field: Field, ceiling: Ceiling, seconds: float) -> list[Result]:

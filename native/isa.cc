@@ -5,6 +5,7 @@
 
 #include "error.h"
 #include "kernels.h"
+#include "platform.h"
 
 namespace fusebert {
 
@@ -13,10 +14,15 @@ namespace fusebert {
   extern const Kernels table; \
   }
 #if defined(__x86_64__)
+FB_DECLARE(amx)
 FB_DECLARE(avx512_bf16)
 FB_DECLARE(avx512_vnni)
 FB_DECLARE(avx512)
 FB_DECLARE(avx2)
+#elif defined(__aarch64__)
+FB_DECLARE(neon_bf16)
+FB_DECLARE(neon_i8mm)
+FB_DECLARE(neon_dot)
 #endif
 FB_DECLARE(plain)
 
@@ -29,17 +35,24 @@ struct Candidate {
 
 const Candidate* candidates() {
 #if defined(__x86_64__)
-  static const Candidate list[] = {
-      {&avx512_bf16::table, __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-                                __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                                __builtin_cpu_supports("avx512vl")},
-      {&avx512_vnni::table, __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-                                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
-      {&avx512::table,
-       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")},
-      {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
-      {&plain::table, true},
-      {nullptr, false}};
+  static const bool avx512 =
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  static const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
+  static const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
+  static const Candidate list[] = {{&amx::table, bf16 && permit_tiles()},
+                                   {&avx512_bf16::table, bf16},
+                                   {&avx512_vnni::table, vnni},
+                                   {&avx512::table, avx512},
+                                   {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+                                   {&plain::table, true},
+                                   {nullptr, false}};
+#elif defined(__aarch64__)
+  static const ArmFeatures has = arm_features();
+  static const Candidate list[] = {{&neon_bf16::table, has.dot && has.i8mm && has.bf16},
+                                   {&neon_i8mm::table, has.dot && has.i8mm},
+                                   {&neon_dot::table, has.dot},
+                                   {&plain::table, true},
+                                   {nullptr, false}};
 #else
   static const Candidate list[] = {{&plain::table, true}, {nullptr, false}};
 #endif

@@ -1,6 +1,7 @@
 """The benchmark's arithmetic and its table; nothing is timed."""
 
 import importlib
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -53,29 +54,50 @@ def test_ratios_are_to_the_best_of_the_same_precision(result):
     assert alone.ratio is None
 
 
-def test_the_table_replaces_what_is_between_the_marks(result, tmp_path):
-    """Written twice, it is there once, and the rest of the file stays."""
+@pytest.fixture
+def data(result):
+    """A run as JSON has it, on an instruction set, with the median call so much above the best."""
+
+    def make(isa: str, noise: float = 0.0):
+        results = speed.compared([result("openvino fp32", 120.4), result("fusebert fp32", 60.2, pads=False)])
+        return {
+            "machine": speed.machine(2) | {"instruction_set": isa},
+            "ceiling": {kind: {"giga_per_second": 200.0, "by": ""} for kind in ("fp32", "bf16", "int8", "memory")},
+            "results": [asdict(one) | {"p50_ms": one.ms * (1 + noise)} for one in results],
+        }
+
+    return make
+
+
+def test_the_readme_keeps_a_table_for_each_instruction_set(data, tmp_path):
+    """Written twice, a table is there once; another one comes beside it, and the rest of the file stays."""
     readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- speed -->\nold\n<!-- /speed -->\nafter\n")
-    results = speed.compared([result("openvino fp32", 120.4), result("fusebert fp32", 60.2, pads=False)])
-    data = {
-        "machine": speed.machine(2),
-        "ceiling": {kind: {"giga_per_second": 200.0, "by": ""} for kind in ("fp32", "bf16", "int8", "memory")},
-        "results": [asdict(one) for one in results],
-    }
-    figures.write(readme, data)
-    figures.write(readme, data)
+    readme.write_text("before\n<!-- speed avx2 -->\nold\n<!-- /speed avx2 -->\nafter\n")
+    for isa in ("avx512-bf16", "avx2", "avx512-bf16"):
+        figures.write(readme, data(isa))
     text = readme.read_text()
-    assert text.startswith("before\n<!-- speed -->\n")
-    assert text.endswith("<!-- /speed -->\nafter\n")
-    assert text.count("| BERT-base, ms | 32x128, real lengths |\n") == 1
+    assert text.startswith("before\n<!-- speed avx512-bf16 -->\n")
+    assert text.endswith("<!-- /speed avx2 -->\nafter\n")
+    assert "old" not in text
+    assert text.count("| BERT-base, ms | 32x128, real lengths |\n") == 2
     assert "| **fusebert fp32** | 60.2 (50%, 2.00x) |\n| best other fp32 | 120 openvino |" in text
+    readme.write_text("no marks\n")
+    with pytest.raises(SystemExit, match="no <!-- speed"):
+        figures.write(readme, data("avx2"))
+
+
+def test_a_noisy_run_is_marked(data):
+    """Beyond 10 % the table itself says that it is to be measured again."""
+    assert "noise 3%;" in figures.markdown(data("avx2", 0.03))
+    assert "noise 14%: the machine was busy, measure again;" in figures.markdown(data("avx2", 0.14))
 
 
 def test_the_readme_has_the_marks():
-    """`--readme` finds its place in the project's own README."""
+    """`--readme` finds its place in the project's own README, with one table for each instruction set."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert readme.count("<!-- speed -->\n") == readme.count("<!-- /speed -->\n") == 1
+    marks = re.findall(r"<!-- (/?speed) (\S+) -->\n", readme)
+    assert marks == [(mark, isa) for isa in dict.fromkeys(isa for _, isa in marks) for mark in ("speed", "/speed")]
+    assert marks
 
 
 def test_the_ceiling_is_measured():

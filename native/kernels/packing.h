@@ -7,7 +7,8 @@ namespace fusebert::FB_ISA {
 
 // ---- rows of floats -> inputs ----
 //
-// The rows of a tile lie interleaved, a group of inputs of each in turn. A group has 4 bytes in every precision.
+// The rows of a tile lie interleaved, a group of inputs of each in turn, or (P::kRowByRow) one after the other. A group
+// has 4 bytes in every precision.
 
 FB_INLINE void zip(vi a, vi b, vi* low, vi* high) {
 #if FB_LANES == 16
@@ -85,10 +86,11 @@ FB_INLINE void interleave(const int32_t* from, int64_t stride, int64_t height, i
 template <class P, class Begin, class Convert>
 FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Begin& begin, const Convert& convert) {
   constexpr int64_t kInputs = kSlice<P> / kLanes * kLanes * P::kGroup;  // whole vectors: the last one may be half used
-  alignas(64) typename P::Stored converted[P::kRows][kInputs];
+  constexpr int kRows = P::kRowByRow ? 8 : P::kRows;
+  alignas(64) typename P::Stored converted[kRows][kInputs];
   const int64_t padded = round_up(inputs, P::kGroup);
-  for (int64_t row = 0; row < count; row += P::kRows) {
-    const int64_t height = count - row < P::kRows ? count - row : P::kRows;
+  for (int64_t row = 0; row < count; row += kRows) {
+    const int64_t height = count - row < kRows ? count - row : kRows;
     auto* tile = static_cast<typename P::Stored*>(data) + row * padded;
     for (int64_t r = row; r < row + height; ++r) begin(r);
     for (int64_t first = 0; first < inputs; first += kInputs) {
@@ -97,9 +99,14 @@ FB_INLINE void prepare_rows(int64_t count, int64_t inputs, void* data, const Beg
         convert(row + r, first, last, converted[r]);
         for (int64_t i = last - first; i < round_up(last - first, P::kGroup); ++i) converted[r][i] = 0;
       }
-      interleave<P::kRows>(reinterpret_cast<const int32_t*>(converted), kInputs / P::kGroup, height,
-                           (last - first + P::kGroup - 1) / P::kGroup,
-                           reinterpret_cast<int32_t*>(tile + first * height));
+      if constexpr (P::kRowByRow)
+        for (int64_t r = 0; r < height; ++r)
+          std::memcpy(tile + r * padded + first, converted[r],
+                      sizeof **converted * static_cast<size_t>(round_up(last - first, P::kGroup)));
+      else
+        interleave<kRows>(reinterpret_cast<const int32_t*>(converted), kInputs / P::kGroup, height,
+                          (last - first + P::kGroup - 1) / P::kGroup,
+                          reinterpret_cast<int32_t*>(tile + first * height));
     }
   }
 }

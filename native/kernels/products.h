@@ -5,12 +5,13 @@
 // it.
 #pragma once
 #include "../kernels.h"
+#include "../levels.h"
 #include "simd.h"
 
 namespace fusebert::FB_ISA {
 
 // Rows and vectors of a tile: with a vector of weights for each column and one for the inputs, all registers.
-#if FB_LANES == 16
+#if FB_LANES == 16 || defined(FB_DOT)
 constexpr int kTileRows = 8, kTileVectors = 3;
 #elif FB_LANES == 8
 constexpr int kTileRows = 6, kTileVectors = 2;
@@ -23,8 +24,9 @@ constexpr int kTileRows = 4, kTileVectors = 3;
 constexpr int kFirstLevel = 28 * 1024, kSecondLevel = 160 * 1024;
 
 struct F32 {
-  static constexpr bool kCoarse = false;  // results are not worth more digits than four
-  using Stored = float;                   // inputs
+  static constexpr bool kCoarse = false;    // results are not worth more digits than four
+  static constexpr bool kRowByRow = false;  // inputs lie row by row, not a group of each row of a tile in turn
+  using Stored = float;                     // inputs
   using Weight = float;
   using Sum = vf;
   static constexpr int kGroup = 1, kRows = kTileRows, kVectors = kTileVectors;
@@ -44,13 +46,22 @@ struct F32 {
 #endif
 };
 
+// Rows and vectors that are summed at a time by what multiplies bytes and bf16.
+#ifdef FB_AMX
+constexpr bool kOnTiles = true;
+constexpr int kFastRows = 32, kFastVectors = 2, kFastJoined = 16;
+#else
+constexpr bool kOnTiles = false;
+constexpr int kFastRows = kTileRows, kFastVectors = kTileVectors, kFastJoined = 1;
+#endif
+
 #ifdef FB_DPBF16
 struct Bf16 {
-  static constexpr bool kCoarse = false;
+  static constexpr bool kCoarse = false, kRowByRow = kOnTiles;
   using Stored = uint16_t;
   using Weight = uint16_t;
   using Sum = vf;
-  static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+  static constexpr int kGroup = 2, kRows = kFastRows, kVectors = kFastVectors, kJoined = kFastJoined;
   static constexpr int kSliceBytes = kSecondLevel;
   FB_INLINE vh rounded(vf x) { return (vh)_mm512_cvtneps_pbh((__m512)x); }
   FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
@@ -60,6 +71,23 @@ struct Bf16 {
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
+};
+#elif defined(FB_BFDOT)
+struct Bf16 {
+  static constexpr bool kCoarse = false, kRowByRow = false;
+  using Stored = uint16_t;
+  using Weight = uint16_t;
+  using Sum = vf;
+  static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+  static constexpr int kSliceBytes = kFirstLevel;
+  FB_INLINE vh rounded(vf x) { return (vh)vcvt_bf16_f32((float32x4_t)x); }
+  FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
+  FB_INLINE vi grouped(const vf* rows) {
+    return (vi)(__builtin_convertvector(rounded(rows[0]), vu) | __builtin_convertvector(rounded(rows[1]), vu) << 16);
+  }
+  FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
+  FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
+  FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)x, (bfloat16x8_t)w); }
 };
 #else
 struct Bf16 : F32 {             // the same values, held and multiplied as floats
@@ -79,14 +107,16 @@ struct S8 {  // levels of a row, times signed bytes
 #if defined(FB_MADD) && FB_LANES == 8
   static constexpr int kRows = 5;  // the steps of a product need registers too
 #else
-  static constexpr int kRows = kTileRows;
+  static constexpr int kRows = kFastRows;
 #endif
-  static constexpr int kGroup = 4, kVectors = kTileVectors;
-  static constexpr bool kCoarse = true;
+  static constexpr int kGroup = 4, kVectors = kFastVectors;
+  static constexpr bool kCoarse = true, kRowByRow = kOnTiles;
+#if !defined(FB_DOT) || defined(FB_I8MM)
   FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
+#endif
   FB_INLINE vi weight(const int8_t* w) { return load<vi>(w); }
 #ifdef FB_VNNI
-  static constexpr int kJoined = 1, kSliceBytes = kSecondLevel;
+  static constexpr int kJoined = kFastJoined, kSliceBytes = kSecondLevel;
   FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)w); }
 #elif defined(FB_MADD)
   static constexpr int kJoined = 2, kSliceBytes = kFirstLevel;  // four products add up in 16 bits (see kSumLimit)
@@ -107,6 +137,13 @@ struct S8 {  // levels of a row, times signed bytes
   FB_INLINE vi add(vi sum, vi x, vi w, vi next_x, vi next_w) {
     return in_order(sum + widen(both(pairs(x, w), pairs(next_x, next_w))));
   }
+#elif defined(FB_I8MM)
+  static constexpr int kJoined = 1, kSliceBytes = kFirstLevel;
+  FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)vusdotq_s32((int32x4_t)sum, (uint8x16_t)x, (int8x16_t)w); }
+#elif defined(FB_DOT)  // inputs as signed bytes, 128 less than they are: Columns makes up for it
+  static constexpr int kJoined = 1, kSliceBytes = kFirstLevel;
+  FB_INLINE vi input(const uint8_t* x) { return vi{} + (load<int32_t>(x) ^ static_cast<int32_t>(0x80808080)); }
+  FB_INLINE vi add(vi sum, vi x, vi w) { return (vi)vdotq_s32((int32x4_t)sum, (int8x16_t)x, (int8x16_t)w); }
 #else
   static constexpr int kJoined = 1, kSliceBytes = kFirstLevel;
   FB_INLINE vi add(vi sum, vi x, vi w) {
@@ -139,12 +176,17 @@ struct Columns<vf> {
 template <>
 struct Columns<vi> {
   Columns(const PackedWeights& weights, int64_t column)
-      : scale(load<vf>(weights.scale + column)), origin(load<vi>(weights.origin + column)) {}
+      : scale(load<vf>(weights.scale + column)), origin(load<vi>(weights.origin + column)) {
+#if defined(FB_DOT) && !defined(FB_I8MM)
+    less = add_pairs(vi{}, origin, vi{} + zero_pair(128));
+#endif
+  }
   [[gnu::always_inline]] vf to_float(vi sum, const InputRows& rows, int64_t row) const {
-    return __builtin_convertvector(add_pairs(sum, origin, vi{} + rows.zero[row]), vf) * (scale * rows.scale[row]);
+    return __builtin_convertvector(add_pairs(sum - less, origin, vi{} + rows.zero[row]), vf) *
+           (scale * rows.scale[row]);
   }
   vf scale;
-  vi origin;
+  vi origin, less{};
 };
 
 // The epilogue of a tile.
@@ -252,6 +294,16 @@ constexpr Tile<P> kTiles[8][3] = {
 #undef FB_TILE
 };
 
+// How sums are made where rows are interleaved; amx.h has the other way.
+template <class P>
+class Tiles {
+ public:
+  static void add(const void* inputs, int64_t, const void* panel, int64_t groups, bool first, int height, int vectors,
+                  typename P::Sum* sums, const char* ahead, int64_t step) {
+    kTiles<P>[height - 1][vectors - 1](inputs, panel, groups, first, sums, ahead, step);
+  }
+};
+
 template <class P>
 void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights, int64_t first, int64_t last,
               const Epilogue& epilogue) {
@@ -260,6 +312,7 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
   const int64_t slices = (groups + kSlice<P> - 1) / kSlice<P>;
   const int64_t slice = round_up((groups + slices - 1) / slices, P::kJoined);
   const int rest = static_cast<int>(count - (tiles - 1) * P::kRows);  // rows of the last tile
+  Tiles<P> sum;
   for (int64_t p = first; p < last; ++p) {
     const int64_t column = p * kPanel<P>, left = weights.outputs - column;
     const int vectors = left >= kPanel<P> ? P::kVectors : static_cast<int>((left + kLanes - 1) / kLanes);
@@ -273,17 +326,17 @@ void multiply(const InputRows& rows, int64_t count, const PackedWeights& weights
       const char* ahead = reinterpret_cast<const char*>(packed + number * width);
       const int64_t step = kStride * width * static_cast<int64_t>(sizeof *packed) / tiles,
                     share = slice / kStride * step;
-      const auto* inputs = static_cast<const typename P::Stored*>(rows.data) + g * P::kRows * P::kGroup;
-      for (int64_t t = 0; t < tiles; ++t, ahead += share, inputs += P::kRows * groups * P::kGroup) {
+      for (int64_t t = 0; t < tiles; ++t, ahead += share) {
         const int height = t + 1 < tiles ? P::kRows : rest;
         const int64_t row = t * P::kRows;
+        const auto* inputs = static_cast<const typename P::Stored*>(rows.data) +
+                             (row * groups + g * (P::kRowByRow ? 1 : height)) * P::kGroup;
         if (done)
           for (int64_t r = row; r < row + height; ++r) {
             __builtin_prefetch(epilogue.out + r * epilogue.out_stride + column, 1);
             if (epilogue.residual) __builtin_prefetch(epilogue.residual + r * epilogue.residual_stride + column);
           }
-        kTiles<P>[height - 1][vectors - 1](inputs - g*(P::kRows - height)* P::kGroup, packed, number, g == 0, sums[t],
-                                           ahead, step);
+        sum.add(inputs, groups * 4, packed, number, g == 0, height, vectors, sums[t], ahead, step);
         if (done) kFinish<P>[epilogue.activation](sums[t], height, vectors, rows, row, weights, column, epilogue);
       }
     }

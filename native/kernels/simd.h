@@ -1,7 +1,8 @@
 // Vectors of one instruction set: the compiler's own vector types, so that every kernel is written once and compiled
 // per ISA. Intrinsics appear only where the language has no word, or compilers make more of it than the machine needs.
 //
-// The build defines FB_ISA (a namespace), FB_LANES, and FB_MADD / FB_VNNI / FB_DPBF16 where the ISA has them.
+// The build defines FB_ISA (a namespace), FB_LANES, and what the ISA has: on x86 FB_MADD / FB_VNNI / FB_DPBF16 /
+// FB_AMX, on Arm FB_DOT (products of signed bytes) / FB_I8MM (of unsigned and signed ones) / FB_BFDOT.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,8 @@
 
 #if defined(FB_MADD) || defined(FB_VNNI) || defined(FB_DPBF16)
 #include <immintrin.h>
+#elif defined(FB_DOT)
+#include <arm_neon.h>
 #endif
 
 #define FB_INLINE [[gnu::always_inline]] static inline

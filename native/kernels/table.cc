@@ -1,6 +1,9 @@
 // Compiled once per instruction set (see CMakeLists.txt): the table of that set's functions.
 #include "attention.h"
 #include "rows.h"
+#ifdef FB_AMX
+#include "amx.h"
+#endif
 
 namespace fusebert::FB_ISA {
 

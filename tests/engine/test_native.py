@@ -24,9 +24,9 @@ from fusebert.values.plan import make_plan
 
 def test_an_unknown_or_unsupported_isa_is_refused(monkeypatch):
     monkeypatch.setenv("FUSEBERT_ISA", "sse9")
-    with pytest.raises(FusebertError, match="sse9 is unknown; use one of avx512-bf16"):
+    with pytest.raises(FusebertError, match="sse9 is unknown; use one of amx, avx512-bf16"):
         engine.isa()
-    missing = {"avx512-bf16", "avx512-vnni", "avx512", "avx2"} - set(engine.isas())
+    missing = {"amx", "avx512-bf16", "avx512-vnni", "avx512", "avx2"} - set(engine.isas())
     for name in missing:
         monkeypatch.setenv("FUSEBERT_ISA", name)
         with pytest.raises(FusebertError, match="this machine has no such instructions"):

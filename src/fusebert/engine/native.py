@@ -66,6 +66,11 @@ def isa() -> str:
         return str(_native.isa())
 
 
+def multiplies_bf16() -> bool:
+    """Whether the instruction set in use has products of bf16; elsewhere such weights are held as floats."""
+    return isa() == "amx" or isa().endswith("bf16")
+
+
 def isas() -> list[str]:
     """The instruction sets this machine can run, best first."""
     return list(_native.isas())

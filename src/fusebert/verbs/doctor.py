@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from fusebert.engine.native import cores, isa, isas
+from fusebert.engine.native import cores, isa, isas, multiplies_bf16
 from fusebert.report import Report, Table
 
 # Import name -> (distributions, what it is for).
@@ -39,7 +39,7 @@ def doctor() -> Report:
         "isas": isas(),
     }
     notes: tuple[str, ...] = ()
-    if "avx512-bf16" not in isas():
+    if not multiplies_bf16():
         notes = ("No bf16 instructions: bf16 weights are held as floats, neither smaller nor faster than fp32 here.",)
     return Report(
         "fusebert doctor", facts, (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),), notes
