@@ -55,39 +55,28 @@ constexpr bool kOnTiles = false;
 constexpr int kFastRows = kTileRows, kFastVectors = kTileVectors, kFastJoined = 1;
 #endif
 
-#ifdef FB_DPBF16
+#if defined(FB_DPBF16) || defined(FB_BFDOT)
 struct Bf16 {
   static constexpr bool kCoarse = false, kRowByRow = kOnTiles;
   using Stored = uint16_t;
   using Weight = uint16_t;
   using Sum = vf;
   static constexpr int kGroup = 2, kRows = kFastRows, kVectors = kFastVectors, kJoined = kFastJoined;
+#ifdef FB_DPBF16
   static constexpr int kSliceBytes = kSecondLevel;
   FB_INLINE vh rounded(vf x) { return (vh)_mm512_cvtneps_pbh((__m512)x); }
-  FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
-  FB_INLINE vi grouped(const vf* rows) {
-    return (vi)(__builtin_convertvector(rounded(rows[0]), vu) | __builtin_convertvector(rounded(rows[1]), vu) << 16);
-  }
-  FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
-  FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
   FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)w); }
-};
-#elif defined(FB_BFDOT)
-struct Bf16 {
-  static constexpr bool kCoarse = false, kRowByRow = false;
-  using Stored = uint16_t;
-  using Weight = uint16_t;
-  using Sum = vf;
-  static constexpr int kGroup = 2, kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+#else
   static constexpr int kSliceBytes = kFirstLevel;
   FB_INLINE vh rounded(vf x) { return (vh)vcvt_bf16_f32((float32x4_t)x); }
+  FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)x, (bfloat16x8_t)w); }
+#endif
   FB_INLINE void put(uint16_t* to, vf x) { store(to, rounded(x)); }
   FB_INLINE vi grouped(const vf* rows) {
     return (vi)(__builtin_convertvector(rounded(rows[0]), vu) | __builtin_convertvector(rounded(rows[1]), vu) << 16);
   }
   FB_INLINE vi input(const uint16_t* x) { return vi{} + load<int32_t>(x); }
   FB_INLINE vi weight(const uint16_t* w) { return load<vi>(w); }
-  FB_INLINE vf add(vf sum, vi x, vi w) { return (vf)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)x, (bfloat16x8_t)w); }
 };
 #else
 struct Bf16 : F32 {             // the same values, held and multiplied as floats
