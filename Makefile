@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test test-arm test-ray check style types imports zoo bench bench-embed quality native format clean
+.PHONY: demo test test-arm test-large test-ray check style types imports zoo bench bench-embed quality native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -63,6 +63,15 @@ test:
 # What is done on Ray: it starts one here, on two cores.
 test-ray: build/ray/.installed build/clients/.installed
 	PYTHONPATH=build/ray $(BIN)/python -m pytest -m ray tests/verbs/test_embed_on_ray.py tests/serve/test_ray.py
+
+# Real models of hundreds of megabytes, which `test` goes without.
+test-large: build/large/.fetched
+	FUSEBERT_LARGE=build/large $(BIN)/python -m pytest tests/test_large.py
+
+build/large/.fetched: scripts/fetch_large.py | $(VENV)/.developed
+	rm -rf build/large
+	$(BIN)/python scripts/fetch_large.py build/large
+	touch $@
 
 check: style types imports
 

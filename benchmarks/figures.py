@@ -7,7 +7,8 @@ from typing import Any
 
 from fusebert.report import Report, Table
 
-TITLES = {"minilm": "MiniLM-L6", "base": "BERT-base", "large": "BERT-large"}
+TITLES = {"minilm": "MiniLM-L6", "base": "BERT-base", "large": "BERT-large", "mpnet": "MPNet-base",
+          "deberta": "DeBERTa-v3-base", "modernbert": "ModernBERT-base", "albert": "ALBERT-base"}  # fmt: skip
 PRECISIONS = ("fp32", "bf16", "int8")
 LOUD = 0.1  # noise beyond which a run is marked
 

@@ -52,7 +52,7 @@ def products(models: list[str], rows: str, threads: int, rounds: int) -> list[Ta
 
 def steps(name: str, shapes: list[str], threads: int, rounds: int) -> Table:
     """Milliseconds of each step in all layers together, of the quickest of some runs."""
-    folder = checkpoint(SIZES[name], ROOT / "build" / "speed" / name / "checkpoint")
+    folder = checkpoint(name, ROOT / "build" / "speed" / name / "checkpoint")
     found = []
     for precision in PRECISIONS:
         model = fusebert.load(folder, precision, threads)

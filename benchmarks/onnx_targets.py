@@ -61,7 +61,7 @@ def engines(wanted: list[str], name: str, folder: Path, threads: int) -> dict[st
     """Ways to run the model by name; each takes the inputs by name and gives the rows."""
     import onnxruntime
 
-    forms = Forms(checkpoint(SIZES[name], PLACE / name / "checkpoint"), SIZES[name])
+    forms = Forms(checkpoint(name, PLACE / name / "checkpoint"))
     made: dict[str, Run] = {}
     for engine in wanted:
         if engine.startswith("bare"):

@@ -4,9 +4,10 @@ Every engine gets the form it is best with: ONNX Runtime and OpenVINO the export
 llama.cpp their own files. Forms are made once and kept beside the checkpoint. What is not installed, or fails, is
 skipped by name."""
 
+import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ import numpy as np
 
 import fusebert
 from fusebert.engine.native import multiplies_bf16
+from fusebert.formats import huggingface
 from fusebert.ops.graph import Array
 from fusebert.values.precision import PRECISIONS
 
@@ -29,48 +31,55 @@ Ready = Callable[[Array, Array], Call]
 class Forms:
     """A model in the forms that the rivals read, each made when it is first asked for."""
 
-    def __init__(self, checkpoint: Path, size: dict[str, int]) -> None:
-        self.checkpoint, self._folder, self._size = checkpoint, checkpoint.parent, size
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint, self._folder = checkpoint, checkpoint.parent
+        self.encoder = huggingface.read(checkpoint).encoder
+        self._config = json.loads((checkpoint / "config.json").read_text())
+        self.kind = self._config["model_type"]
+        self.names = NAMES if self.kind in ("bert", "albert") else NAMES[:2]
 
     def torch(self) -> Any:
         """Stock PyTorch."""
-        import transformers
-
-        bert: Any = transformers.BertModel
-        return bert.from_pretrained(self.checkpoint, add_pooling_layer=False).eval()
+        return self._stock()
 
     @cached_property
     def onnx(self) -> Path:
         """As torch exports it."""
         import torch
-        import transformers
+
+        names, model = self.names, self._stock(attn_implementation="eager")  # which ONNX Runtime's optimizer knows
 
         class Rows(torch.nn.Module):
-            def __init__(self, checkpoint: Path) -> None:
+            def __init__(self) -> None:
                 super().__init__()
-                bert: Any = transformers.BertModel
-                # ONNX Runtime's optimizer knows attention in this spelling.
-                self.model = bert.from_pretrained(checkpoint, attn_implementation="eager").eval()
+                self.model = model
 
-            def forward(self, ids: Any, mask: Any, types: Any) -> Any:
-                answers = self.model(input_ids=ids, attention_mask=mask, token_type_ids=types)
-                return answers.last_hidden_state
+            def forward(self, *given: Any) -> Any:
+                return self.model(**dict(zip(names, given, strict=True))).last_hidden_state
 
         def export(path: Path) -> None:
             ids = torch.ones(2, 16, dtype=torch.int64)
-            axes = {name: {0: "batch", 1: "length"} for name in (*NAMES, "rows")}
-            options: dict[str, Any] = {"dynamo": False, "opset_version": 17, "input_names": list(NAMES)}
+            axes = {name: {0: "batch", 1: "length"} for name in (*names, "rows")}
+            options: dict[str, Any] = {"dynamo": False, "opset_version": 17, "input_names": list(names)}
             options |= {"output_names": ["rows"], "dynamic_axes": axes}
-            torch.onnx.export(Rows(self.checkpoint), (ids, ids, ids * 0), str(path), **options)
+            torch.onnx.export(Rows().eval(), (ids, ids, ids * 0)[: len(names)], str(path), **options)
 
         return self._once("plain.onnx", export)
+
+    def _stock(self, **options: Any) -> Any:
+        import transformers
+
+        if self.kind in ("bert", "mpnet", "albert"):
+            options["add_pooling_layer"] = False
+        auto: Any = transformers.AutoModel
+        return auto.from_pretrained(self.checkpoint, **options).eval()
 
     @cached_property
     def optimized(self) -> Path:
         """By ONNX Runtime's transformers optimizer."""
         from onnxruntime.transformers.optimizer import optimize_model
 
-        sizes = {"num_heads": self._size["num_attention_heads"], "hidden_size": self._size["hidden_size"]}
+        sizes = {"num_heads": self._config["num_attention_heads"], "hidden_size": self._config["hidden_size"]}
         source = self.onnx
         return self._once(
             "optimized.onnx", lambda path: optimize_model(str(source), "bert", **sizes).save_model_to_file(str(path))
@@ -96,7 +105,7 @@ class Forms:
             nncf.set_log_level(logging.ERROR)
             random = np.random.default_rng(0)
             mask = np.ones((1, 128), np.int64)
-            samples = [feed(random.integers(1000, 30000, mask.shape), mask) for _ in range(32)]
+            samples = [feed(random.integers(1000, 30000, mask.shape), mask, self.names) for _ in range(32)]
             model = openvino.Core().read_model(self.onnx)
             kind = nncf.ModelType.TRANSFORMER
             made = nncf.quantize(model, nncf.Dataset(samples), model_type=kind, subset_size=len(samples))
@@ -136,14 +145,14 @@ class Forms:
         return path
 
 
-def feed(ids: Array, mask: Array) -> dict[str, Array]:
+def feed(ids: Array, mask: Array, names: Sequence[str] = NAMES) -> dict[str, Array]:
     """The inputs by name."""
-    return dict(zip(NAMES, (ids, mask, np.zeros_like(ids)), strict=True))
+    return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=False))
 
 
 def ours(precision: str, forms: Forms, threads: int) -> Ready:
-    """fusebert on the exported graph, which has no pooler; its checkpoint has one."""
-    model = fusebert.load(forms.onnx, precision, threads)
+    """fusebert, on BERT's exported graph, which has no pooler; its checkpoint has one."""
+    model = fusebert.load(forms.onnx if forms.kind == "bert" else forms.checkpoint, precision, threads)
 
     def ready(ids: Array, mask: Array) -> Call:
         return lambda: model.run(ids, mask, padding="skip")["last_hidden_state"]
@@ -184,7 +193,7 @@ def _on_torch(model: Any, threads: int) -> Ready:
     torch.set_num_threads(threads)
 
     def ready(ids: Array, mask: Array) -> Call:
-        given = {name: torch.from_numpy(array) for name, array in feed(ids, mask).items()}
+        given = {name: torch.from_numpy(array) for name, array in feed(ids, mask, forms.names).items()}
 
         def call() -> Any:
             with torch.inference_mode():
@@ -204,7 +213,7 @@ def onnxruntime(form: str, forms: Forms, threads: int) -> Ready:
     session = onnxruntime.InferenceSession(getattr(forms, form), options, providers=["CPUExecutionProvider"])
 
     def ready(ids: Array, mask: Array) -> Call:
-        given = feed(ids, mask)
+        given = feed(ids, mask, forms.names)
         return lambda: session.run(None, given)[0]
 
     return ready
@@ -221,7 +230,7 @@ def openvino(precision: str, forms: Forms, threads: int) -> Ready:
     request = openvino.Core().compile_model(form, "CPU", settings).create_infer_request()
 
     def ready(ids: Array, mask: Array) -> Call:
-        given = feed(ids, mask)
+        given = feed(ids, mask, forms.names)
         return lambda: request.infer(given, share_inputs=True)[0]
 
     return ready

@@ -1,6 +1,6 @@
 """fusebert beside what could be used instead: one run, rounds interleaved, equal threads; `make bench`.
 
-    python benchmarks/speed.py [--model minilm,base,large] [--shapes 1x128,32x128r] [--engines fusebert,openvino]
+    python benchmarks/speed.py [--model minilm,base,modernbert] [--shapes 1x128,32x128r] [--engines fusebert,openvino]
                                [-o build/speed.json]
     python benchmarks/speed.py --readme README.md build/speed.json    # no run: its table into the README
 
@@ -21,7 +21,7 @@ import figures
 import growth
 import numpy as np
 from ceiling import KINDS, Ceiling
-from models import SIZES, checkpoint, inputs, operations, weights
+from models import MODELS, SHAPES, checkpoint, inputs, operations, weights
 from rivals import Call, Engine, Forms, Ready, engines, versions
 from turns import in_turns
 
@@ -31,6 +31,7 @@ from fusebert.measure.timing import Timing
 
 PLACE = Path(__file__).parents[1] / "build" / "speed"
 PROBE = inputs("4x64r")  # what every engine answers before it takes part
+_SHAPES = "1x16,1x128,8x128,1x384,32x128r,1x512"
 COSINES = {"fp32": 0.9999, "bf16": 0.999, "int8": 0.97}  # to stock fp32; who answers worse does not take part
 BYTES = {"fp32": 4, "bf16": 2 if multiplies_bf16() else 4, "int8": 1}  # of a weight, as the engine holds it
 
@@ -62,7 +63,8 @@ class Field:
     """The engines that take part with one model, each checked against stock fp32."""
 
     def __init__(self, model: str, wanted: Sequence[str], threads: int) -> None:
-        forms = Forms(checkpoint(SIZES[model], PLACE / model / "checkpoint"), SIZES[model])
+        forms = Forms(checkpoint(model, PLACE / model / "checkpoint"))
+        self.encoder = forms.encoder
         self.ready: dict[Engine, Ready] = {}
         self.cosines: dict[str, float] = {}
         self.skipped: dict[str, str] = {}
@@ -101,11 +103,10 @@ def measure(model: str, shape: str, field: Field, ceiling: Ceiling, seconds: flo
     ids, mask = inputs(shape)
     calls: dict[str, Call] = {engine.name: ready(ids, mask) for engine, ready in field.ready.items()}
     timings = in_turns(calls | ceiling.calls(), seconds)
-    size = SIZES[model]
 
     def result(engine: Engine, t: Timing) -> Result:
-        gops = operations(size, mask) / t.best / 1e6
-        read = weights(size) * BYTES[engine.precision] / t.best / 1e6
+        gops = operations(field.encoder, mask) / t.best / 1e6
+        read = weights(field.encoder) * BYTES[engine.precision] / t.best / 1e6
         return Result(
             model, shape, engine.name, engine.precision, engine.ours, engine.pads, t.best, t.p50,
             sequences_per_second=len(ids) / t.best * 1e3, tokens_per_second=int(mask.sum()) / t.best * 1e3, gops=gops,
@@ -140,14 +141,14 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     for model in names:
         field = Field(model, given.engines.split(","), given.threads)
         cosines[model], skipped[model] = field.cosines, field.skipped
-        for shape in given.shapes.split(","):
+        for shape in (given.shapes or SHAPES.get(model, _SHAPES)).split(","):
             ceiling = Ceiling(given.threads)
             results += measure(model, shape, field, ceiling, given.seconds)
             peaks = {kind: max(peak, ceiling.reached[kind]) for kind, peak in peaks.items()}
         del field  # the memory of all its engines
     subject = "base" if "base" in names else names[0]
     folder = PLACE / subject / "checkpoint"
-    small = checkpoint(SIZES["minilm"], PLACE / "minilm" / "checkpoint")
+    small = checkpoint("minilm", PLACE / "minilm" / "checkpoint")
     few = given.seconds / 6  # for each precision of a table
     more = [growth.tokens(folder, given.threads, few), growth.layers(folder, given.threads, few)]
     more += [growth.memory(folder, given.threads), growth.calls(small, given.threads, few)]
@@ -174,8 +175,12 @@ def machine(threads: int) -> dict[str, Any]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="minilm,base", help="large needs 16 GB, and time for its rivals")
-    parser.add_argument("--shapes", default="1x16,1x128,8x128,1x384,32x128r,1x512")
+    parser.add_argument(
+        "--model",
+        default=",".join(n for n in MODELS if n != "large"),
+        help=f"of {', '.join(MODELS)}; large needs 16 GB",
+    )
+    parser.add_argument("--shapes", help=f"{_SHAPES} for BERT, fewer for others, unless given")
     parser.add_argument("--engines", default="", help="only those whose names begin so; torch fp32 always runs")
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--seconds", type=float, default=60, help="for a shape; three rounds are made in any case")
@@ -188,8 +193,8 @@ def main() -> None:
             parser.error("--readme needs the JSON of a run")
         figures.write(given.readme, json.loads(given.source.read_text()))
         return
-    if unknown := set(given.model.split(",")) - set(SIZES):
-        parser.error(f"--model {','.join(unknown)}: known are {', '.join(SIZES)}")
+    if unknown := set(given.model.split(",")) - set(MODELS):
+        parser.error(f"--model {','.join(unknown)}: known are {', '.join(MODELS)}")
     data = run(given)
     if given.output:
         given.output.parent.mkdir(parents=True, exist_ok=True)

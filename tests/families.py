@@ -94,6 +94,9 @@ CASES = {
         **_DEBERTA_V3, "share_att_key": False, "position_buckets": -1, "max_relative_positions": 64,
         "norm_rel_ebd": "none", "position_biased_input": True, "type_vocab_size": 2, "pos_att_type": ["c2p"],
         "legacy": False}),
+    "deberta-v1": Case("Deberta", ("none", "sequence", "token", "question"), {
+        "type_vocab_size": 0, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "legacy": False,
+        "position_biased_input": False, "pooler_hidden_size": None}),
     "nomic": Case("NomicBert", NO_QUESTION),
     "nomic-old-fields": Case("NomicBert", ("none",), old=_old_nomic),
     "nomic-own-names": Case("NomicBert", ("none", "sequence"), own_names=True),

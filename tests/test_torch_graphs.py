@@ -166,7 +166,8 @@ def test_the_operator_by_torchs_own_checks(folders):
     wiring = ours.bert.encoder.fusebert.wiring
     weights = [weight.detach() for weight in wiring.weights()]
     mask = torch.ones(2, 5, dtype=torch.bool)
-    arguments = (torch.randn(2, 5, 32), mask, weights, None, wiring.heads, wiring.activation, wiring.epsilon)
+    heads, activation, epsilon, *_ = wiring.arguments(ours.bert.encoder.fusebert.settings)
+    arguments = (torch.randn(2, 5, 32), mask, weights, None, heads, activation, epsilon)
     for rest in (("fp32", [], "compute", 1, False), ("fp32", [], "skip", 1, True)):
         torch.library.opcheck(torch.ops.fusebert.encode.default, (*arguments, *rest))
 

@@ -16,7 +16,7 @@ def test_the_front_door_under_transformers_4():
     if not (LEGACY / ".installed").exists():
         pytest.skip("build/legacy is missing: run `make build/legacy/.installed`")
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning", "-k", CHOSEN]
-    files = [str(HERE / name) for name in ("test_torch.py", "test_torch_graphs.py")]
+    files = [str(HERE / name) for name in ("test_torch.py", "test_torch_graphs.py", "test_torch_families.py")]
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *files],
         env={**os.environ, "PYTHONPATH": str(LEGACY), "USE_TF": "0"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
 from fusebert.engine.sentence import Embedder, prompted
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens, group_tokens, list_texts
+from fusebert.engine.vectors import Sparse, chunk_means, relevance, sparse
 from fusebert.errors import FusebertError, unknown
 from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
@@ -188,6 +189,43 @@ class Model:
 
         self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "encoding", progress)
         return found
+
+    def encode_sparse(self, texts: Iterable[Text | Tokens], batch_tokens: int = 8192) -> list[Sparse]:
+        """The words that each text is about, with weights (SPLADE), by a model with a masked-LM head."""
+        if self.network.head.kind != "masked":
+            raise FusebertError('weights of words are made by a masked-LM head; load the model with head="masked"')
+        return [sparse(self.engine.head(rows)) for rows in self.encode_tokens(texts, batch_tokens)]
+
+    def encode_chunks(
+        self,
+        texts: Iterable[str],
+        chunks: Iterable[Sequence[tuple[int, int]]],
+        normalize: bool = True,
+        batch_tokens: int = 8192,
+    ) -> list[Array]:
+        """Embeddings of pieces of texts that have seen all of their text (late chunking), `[chunks, hidden]` a text.
+
+        A chunk is characters from first to before last; its embedding is the mean of the rows of its tokens."""
+        listed, wanted = list_texts(texts)[0], list(chunks)
+        if len(listed) != len(wanted):
+            raise FusebertError(f"chunks: {len(wanted)} lists for {len(listed)} texts")
+        tokens = self._tokenize(listed)
+        rows = self.encode_tokens(tokens, batch_tokens)
+        return [chunk_means(*given, normalize) for given in zip(rows, tokens, wanted, strict=True)]
+
+    def score(self, pairs: Iterable[tuple[str, str]], raw: bool = False, batch_tokens: int = 8192) -> Array:
+        """How relevant the second text of each pair is to the first, from 0 to 1, by a cross-encoder;
+        `raw`: its logit."""
+        if self.network.head.kind != "sequence":
+            raise FusebertError("pairs are scored by a sequence classifier; this model has none")
+        tokens = self._tokenize(list_texts(pairs)[0])
+        logits = np.zeros((len(tokens), len(self.network.labels)), np.float32)
+
+        def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
+            logits[numbers] = self._pooled(rows, batch)
+
+        self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "scoring", False)
+        return relevance(logits, raw)
 
     def predict(
         self,

@@ -5,7 +5,7 @@ known here is refused by the name of its field or tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from fusebert.formats.families import FAMILIES, Family, Part, Sizes
 from fusebert.formats.families.family import Spelling, Step
 from fusebert.formats.files import read_json
 from fusebert.formats.tensors import Weights
+from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import ACTIVATIONS
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm, default_scale
 from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
@@ -36,7 +37,7 @@ def is_checkpoint(path: Path) -> bool:
 
 def read(path: Path, head: str | None = None) -> Network:
     """The Network in a checkpoint folder; `head` overrides the one that config.json names ("none" drops it)."""
-    config, family = _family(path / "config.json")
+    config, family = _family(path / "config.json", read_json(path / "config.json"))
     kind = head or config.head()
     if kind not in HEADS:
         raise unknown("head", kind, HEADS)
@@ -51,9 +52,17 @@ def read(path: Path, head: str | None = None) -> Network:
     )
 
 
-def _family(path: Path) -> tuple[Config, Family]:
+def read_encoder(name: str, values: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[Encoder, tuple[str, ...]]:
+    """The Encoder that a config's fields and tensors say, with the names of the tensors it is made of; errors call the
+    model by this name."""
+    config, family = _family(Path(name), values)
+    weights = Weights(Path(name), family.prefix, tensors)
+    encoder = _Reader(config, family, weights).encoder()
+    return encoder, weights.names_read()
+
+
+def _family(path: Path, values: Mapping[str, Any]) -> tuple[Config, Family]:
     """The config with its family: the first of its model_type whose mathematics config.json means."""
-    values = read_json(path)
     name = values.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(f"{path}: model_type {name!r} is not supported; these are: {', '.join(FAMILIES)}")

@@ -15,11 +15,11 @@ from fusebert.values.blocks import Linear, Norm
 
 
 class Weights:
-    """A checkpoint's tensors by name, from one file or shards; the family's prefix may be there or not."""
+    """A checkpoint's tensors by name, from one file or shards, or as given; the family's prefix may be there or not."""
 
-    def __init__(self, path: Path, prefix: str) -> None:
+    def __init__(self, path: Path, prefix: str, tensors: Mapping[str, Array] | None = None) -> None:
         self.path, self._prefix = path, prefix
-        self._tensors = _open_weights(path)
+        self._tensors = _open_weights(path) if tensors is None else tensors
         self._read: dict[str, Array] = {}  # so that a tied weight is the same array wherever it is used
 
     def find(self, *names: str) -> str | None:
@@ -58,6 +58,10 @@ class Weights:
         gain = self.get(f"{name}.weight", f"{name}.gamma", shape=(width,))
         own = self.get(f"{name}.bias", f"{name}.beta", shape=(width,)) if bias and kind == "layer" else None
         return Norm(gain, own, epsilon, kind)
+
+    def names_read(self) -> tuple[str, ...]:
+        """The names under which tensors were asked for so far."""
+        return tuple(self._read)
 
     def unread(self, places: Set[str], buffers: tuple[str, ...]) -> str | None:
         """A tensor in one of these places that nothing has asked for and whose name does not end like a buffer's."""

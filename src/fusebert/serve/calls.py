@@ -11,6 +11,7 @@ from fusebert.engine import answers
 from fusebert.engine.answers import Span
 from fusebert.engine.sentence import prompted
 from fusebert.engine.tokenizer import Text, Tokens
+from fusebert.engine.vectors import relevance
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
 from fusebert.serve.service import Request, Service, Task
@@ -81,12 +82,7 @@ async def rerank(
         raise FusebertError(f"the model has {service.outputs} labels; reranking needs one output, or no and yes")
     inputs = [(query, text) for text in texts]
     task = await service.run(Task(0, 0, inputs=inputs, want="head", cut=truncate), request)
-    logits: Array = np.stack(task.outputs).astype(np.float64)
-    if service.outputs == 2:
-        scores = logits[:, 1] if raw else answers.softmax(logits)[:, 1]
-    else:
-        scores = logits[:, 0] if raw else 1 / (1 + np.exp(-logits[:, 0]))
-    return [float(score) for score in scores]
+    return [float(score) for score in relevance(np.stack(task.outputs), raw)]
 
 
 async def similarity(service: Service, source: str, sentences: Sequence[str], request: Request) -> list[float]:

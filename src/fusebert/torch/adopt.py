@@ -12,11 +12,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.torch.classes import fused_class, is_known
 from fusebert.torch.consumers import may_skip
-from fusebert.torch.encoder import Fused, State, fused_class, sample_rows, wire
+from fusebert.torch.encoder import Fused, State
 from fusebert.torch.packing import forget
 from fusebert.torch.settings import chosen
-from fusebert.torch.wiring import layer_names
 from fusebert.values.batch import hidden_rows
 from fusebert.values.plan import make_plan
 
@@ -100,15 +100,11 @@ def _start_afresh(encoder: nn.Module) -> None:
     assert state.wiring is not None
     forget(state.wiring.weights())
     if state.settings.precision.startswith("int8") and not state.settings.ranges:
-        state.sample = sample_rows(state.base)
+        state.sample = encoder.sample_rows()
 
 
 def _encoders(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, Fused) or layer_names(type(module)) is not None
-    ]
+    return [(name, module) for name, module in model.named_modules() if is_known(module)]
 
 
 def _fuse(root: nn.Module, name: str, encoder: nn.Module, wanted: dict[str, Any]) -> None:
@@ -116,11 +112,11 @@ def _fuse(root: nn.Module, name: str, encoder: nn.Module, wanted: dict[str, Any]
     above = [root.get_submodule(".".join(parts[:depth])) for depth in range(len(parts))]
     base = above[-1] if above else None
     config = getattr(encoder, "config", None) or getattr(base, "config", None)
-    wiring = wire(encoder)
+    kind = type(encoder) if isinstance(encoder, Fused) else fused_class(type(encoder))
+    wiring = kind.wire(encoder)
     settings = chosen(config, **wanted)
-    make_plan(settings.precision, 2 * len(wiring.heads), settings.ranges or None)  # refuses ranges that do not fit
+    make_plan(settings.precision, wiring.blocks, settings.ranges or None)  # refuses ranges that do not fit
     state = State(settings, hidden_rows(settings.padding, may_skip(above), reads_first=True), config, base)
     state.wiring = wiring
-    if not isinstance(encoder, Fused):
-        encoder.__class__ = fused_class(type(encoder))
+    encoder.__class__ = kind
     encoder.fusebert = state  # type: ignore[assignment]

@@ -19,7 +19,7 @@ _AFTER_POOLING = ("Normalize", "Dense", "Dropout", "LayerNorm")
 def may_skip(above: Sequence[nn.Module]) -> bool:
     """Whether hidden rows may be skipped but for the first ones, by the modules that contain the encoder, outermost
     first."""
-    if any(_pools_masked(module) for module in above):
+    if any(_pools_masked(module) or _is_gliner(module) for module in above):
         return True
     models = [type(module) for module in above if isinstance(module, PreTrainedModel)]
     return bool(models) and _reads_no_other(models[0])
@@ -28,6 +28,11 @@ def may_skip(above: Sequence[nn.Module]) -> bool:
 def _reads_no_other(kind: type[nn.Module]) -> bool:
     known = kind.__module__.startswith("transformers.models.") and kind.__name__ not in _UNLESS
     return known and kind.__name__.endswith(_READ_NO_OTHER)
+
+
+def _is_gliner(module: nn.Module) -> bool:
+    """Whether it is a GLiNER, which picks the rows of words and labels."""
+    return type(module).__module__.startswith("gliner.")
 
 
 def _pools_masked(module: nn.Module) -> bool:

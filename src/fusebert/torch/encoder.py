@@ -1,15 +1,16 @@
-"""Fused: an encoder of transformers that runs as one operator, with the same class, parameters and names as before.
+"""Fused: an encoder of transformers, or a model, that runs as one operator, with the same class, parameters and names
+as before.
 
 It is the original with another class put in front of it, so that state_dict, saving, copying and isinstance see no
 difference; the original forward stays at hand for training and for whatever the operator does not compute."""
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,16 +18,15 @@ import numpy as np
 import torch
 from torch import nn
 from torch.compiler import is_compiling
-from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPastAndCrossAttentions
 
 from fusebert.engine.quantize import random_ids
 from fusebert.errors import UnsupportedError
 from fusebert.ops.graph import Array
 from fusebert.torch.masks import masked_batch
 from fusebert.torch.operator import Run, done, encode, encode_compiled, is_plain, is_tracing, prepare
-from fusebert.torch.packing import Packed, Recipe, packed_engine, packed_form
+from fusebert.torch.packing import Packed, packed_engine, packed_form
 from fusebert.torch.settings import Settings
-from fusebert.torch.wiring import Wiring, layer_names
+from fusebert.torch.wiring import LayerWiring, Wiring, layer_names
 from fusebert.values.batch import Batch
 from fusebert.values.plan import PRODUCTS
 
@@ -56,47 +56,18 @@ class Fused(nn.Module):
 
     fusebert: State
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the original, which also runs in training and where something else than encoding is asked for."""
-        if self.training:
-            return super().forward(*args, **kwargs)
-        named = dict(kwargs)
-        rows = args[0] if args else named.pop("hidden_states", None)
-        mask = args[1] if len(args) > 1 else named.pop("attention_mask", None)
-        rows, mask = named.pop("x", rows), named.pop("attn_mask", mask)
-        reason = self._reason_against(rows, mask, args[2:], named)
-        if reason:
-            self._warn(reason)
-            return super().forward(*args, **kwargs)
-        states = bool(self._wants("output_hidden_states", named))
-        outputs, run = self._prepare(rows, mask, states)
-        recorded = (rows, *outputs) if states else None
-        answer = self._answer(outputs[-1], recorded, named.get("return_dict", self.returns_dict))
-        run()  # last, for it leaves the caches empty
-        if recorded:
-            self._tell_recorders(recorded)
-        return answer
+    @classmethod
+    def wire(cls, encoder: nn.Module) -> Wiring:
+        """Where the weights of an encoder are now, fused or not."""
+        raise NotImplementedError
 
     def get_quantization_factors(self) -> list[float]:
         """The ranges that calibration saw so far, 8 numbers per layer."""
         return [] if self.fusebert.ranges is None else [float(number) for number in self.fusebert.ranges.ravel()]
 
-    def _reason_against(self, rows: Any, mask: Any, more: tuple[Any, ...], named: dict[str, Any]) -> str:
-        if more and any(value is not None for value in more):
-            return "arguments after the mask are given by position"
-        if self._wants("output_attentions", named):
-            return "output_attentions is asked for"
-        for name, value in named.items():
-            if name in _WITHOUT_EFFECT or name == "output_attentions" or value is None or value is False:
-                continue
-            if name == "head_mask" and isinstance(value, (list, tuple)) and all(part is None for part in value):
-                continue
-            return f"{name} is given" if name in _OTHER else f"{name} is not known to fusebert"
-        if not isinstance(rows, torch.Tensor) or rows.dim() != 3 or not rows.is_cpu:
-            return "the embedded rows are not a CPU tensor of three dimensions"
-        if mask is not None and (not isinstance(mask, torch.Tensor) or not mask.is_cpu):
-            return f"the attention mask is a {type(mask).__name__} or not on the CPU"
-        return self._reason_inside()
+    def sample_rows(self) -> torch.Tensor | None:
+        """Rows of random ids, embedded by the model around it, on which int8 smoothing observes the inputs."""
+        return in_a_thread(partial(_embedded_sample, self.fusebert.base))
 
     def _reason_inside(self) -> str:
         """Why the modules inside may not be passed over, if so."""
@@ -105,7 +76,7 @@ class Fused(nn.Module):
             return "" if wiring else "its layers have not run since they changed"
         if wiring is None or not wiring.intact():
             try:
-                wiring = self.fusebert.wiring = wire(self)
+                wiring = self.fusebert.wiring = self.wire(self)
                 self.fusebert.packed = None  # its weights may be the same, what surrounds them is not
             except UnsupportedError as error:
                 return str(error)
@@ -135,19 +106,96 @@ class Fused(nn.Module):
         weights = wiring.weights()
         hidden_rows = "compute" if states and settings.padding == "auto" else state.hidden_rows
         if settings.precision.startswith("int8") and not settings.ranges and state.sample is None:
-            state.sample = sample_rows(state.base) if _real(rows) else None
+            state.sample = self.sample_rows() if _real(rows) else None
         if settings.calibrate and _real(rows) and not is_tracing():
             self._observe(rows, mask, weights, wiring)
         if not is_compiling() and is_plain(rows):
             packed = state.packed
             if packed is None or not packed.fits(weights):
-                packed = state.packed = packed_form(weights, _recipe(wiring, settings), state.sample)
-            return prepare(packed.engine, rows, mask, wiring.heads, hidden_rows, settings.threads, states)
-        arguments = (
-            rows, mask, weights, state.sample, wiring.heads, wiring.activation, wiring.epsilon, settings.precision,
-            list(settings.ranges), hidden_rows, settings.threads, states,
-        )  # fmt: skip
-        return encode_compiled(*arguments) if is_compiling() else encode(*arguments), done
+                packed = state.packed = packed_form(weights, wiring.recipe(settings), state.sample)
+            shown = wiring.depth if states else 0
+            return prepare(packed.engine, rows, mask, wiring.heads, hidden_rows, settings.threads, shown)
+        how = (*wiring.arguments(settings), hidden_rows, settings.threads, states)
+        call = encode_compiled if is_compiling() else encode
+        return call(wiring.operator, rows, mask, weights, state.sample, *how), done
+
+    def _observe(self, rows: Any, mask: Any, weights: list[torch.Tensor], wiring: Wiring) -> None:
+        ranges = self.fusebert.ranges
+        if ranges is None:
+            ranges = self.fusebert.ranges = np.zeros((wiring.blocks // 2, len(PRODUCTS), 2), np.float32)
+
+        by_block = ranges.reshape(-1, 2, 2)
+
+        def widen(place: int, product: int, inputs: Array) -> None:
+            if inputs.size:
+                block = wiring.order[place]
+                low, high = by_block[block, product]
+                by_block[block, product] = min(low, inputs.min()), max(high, inputs.max())
+
+        batch: Batch = masked_batch(mask, tuple(rows.shape[:2]), wiring.heads, "skip")
+        flat = rows.detach().float().reshape(-1, rows.shape[-1]).numpy()
+        engine = packed_engine(weights, wiring.recipe(Settings()))
+        engine.run(np.ascontiguousarray(flat[batch.index]), batch, observer=widen)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self).revive, (type(self).original,), self.__dict__.copy()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._reason_inside()
+
+    original: type[nn.Module]
+    output_type: type[Any]
+    revive: Any  # what makes an empty one, for unpickling and copying
+
+
+class FusedEncoder(Fused):
+    """An encoder with BERT's layers."""
+
+    returns_dict: Any  # the original's default; ... where it has no choice
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original, which also runs in training and where something else than encoding is asked for."""
+        if self.training:
+            return type(self).original.forward(self, *args, **kwargs)
+        named = dict(kwargs)
+        rows = args[0] if args else named.pop("hidden_states", None)
+        mask = args[1] if len(args) > 1 else named.pop("attention_mask", None)
+        rows, mask = named.pop("x", rows), named.pop("attn_mask", mask)
+        reason = self._reason_against(rows, mask, args[2:], named)
+        if reason:
+            self._warn(reason)
+            return type(self).original.forward(self, *args, **kwargs)
+        states = bool(self._wants("output_hidden_states", named))
+        outputs, run = self._prepare(rows, mask, states)
+        recorded = (rows, *outputs) if states else None
+        answer = self._answer(outputs[-1], recorded, named.get("return_dict", self.returns_dict))
+        run()  # last, for it leaves the caches empty
+        if recorded:
+            self._tell_recorders(recorded)
+        return answer
+
+    @classmethod
+    def wire(cls, encoder: nn.Module) -> LayerWiring:
+        """Where the weights of an encoder are now, fused or not."""
+        return LayerWiring(encoder, layer_names(cls.original))
+
+    def _reason_against(self, rows: Any, mask: Any, more: tuple[Any, ...], named: dict[str, Any]) -> str:
+        if more and any(value is not None for value in more):
+            return "arguments after the mask are given by position"
+        if self._wants("output_attentions", named):
+            return "output_attentions is asked for"
+        for name, value in named.items():
+            if name in _WITHOUT_EFFECT or name == "output_attentions" or value is None or value is False:
+                continue
+            if name == "head_mask" and isinstance(value, (list, tuple)) and all(part is None for part in value):
+                continue
+            return f"{name} is given" if name in _OTHER else f"{name} is not known to fusebert"
+        if not isinstance(rows, torch.Tensor) or rows.dim() != 3 or not rows.is_cpu:
+            return "the embedded rows are not a CPU tensor of three dimensions"
+        if mask is not None and (not isinstance(mask, torch.Tensor) or not mask.is_cpu):
+            return f"the attention mask is a {type(mask).__name__} or not on the CPU"
+        return self._reason_inside()
 
     def _answer(self, last: torch.Tensor, recorded: tuple[torch.Tensor, ...] | None, as_dict: Any) -> Any:
         if as_dict or self.returns_dict is ...:
@@ -164,56 +212,6 @@ class Fused(nn.Module):
             for hook in list(layer._forward_hooks.values()):
                 hook(layer, (before,), after)
 
-    def _observe(self, rows: Any, mask: Any, weights: list[torch.Tensor], wiring: Wiring) -> None:
-        ranges = self.fusebert.ranges
-        if ranges is None:
-            ranges = self.fusebert.ranges = np.zeros((len(wiring.heads), len(PRODUCTS), 2), np.float32)
-
-        by_block = ranges.reshape(-1, 2, 2)
-
-        def widen(block: int, product: int, inputs: Array) -> None:
-            if inputs.size:
-                low, high = by_block[block, product]
-                by_block[block, product] = min(low, inputs.min()), max(high, inputs.max())
-
-        batch: Batch = masked_batch(mask, tuple(rows.shape[:2]), max(wiring.heads), "skip")
-        flat = rows.detach().float().reshape(-1, rows.shape[-1]).numpy()
-        engine = packed_engine(weights, _recipe(wiring, Settings()))
-        engine.run(np.ascontiguousarray(flat[batch.index]), batch, observer=widen)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return revive, (type(self).original,), self.__dict__.copy()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._reason_inside()
-
-    original: type[nn.Module]
-    output_type: type[Any]
-    returns_dict: Any  # the original's default; ... where it has no choice
-
-
-def fused_class(original: type[nn.Module]) -> type[Fused]:
-    """Fused before that class of encoders; always the same for the same."""
-    if original not in _classes:
-        _classes[original] = _make_class(original)
-    return _classes[original]
-
-
-_classes: dict[type[nn.Module], type[Fused]] = {}
-
-
-def _make_class(original: type[nn.Module]) -> type[Fused]:
-    choice = inspect.signature(original.forward).parameters.get("return_dict")
-    distilled = original.__name__ == "Transformer"
-    members = {
-        "original": original,
-        "output_type": BaseModelOutput if distilled else BaseModelOutputWithPastAndCrossAttentions,
-        "returns_dict": ... if choice is None else choice.default,
-        "__doc__": original.__doc__,
-    }
-    return type(f"Fused{original.__name__}", (Fused, original), members)
-
 
 def quick_output(kind: type[Any], rows: torch.Tensor, states: tuple[torch.Tensor, ...] | None) -> Any:
     """What that class of outputs makes of these; its own constructor takes longer than everything else here."""
@@ -225,25 +223,12 @@ def quick_output(kind: type[Any], rows: torch.Tensor, states: tuple[torch.Tensor
     return output
 
 
-def revive(original: type[nn.Module]) -> Fused:
-    """An empty fused encoder, for unpickling and copying."""
-    kind = fused_class(original)
-    return kind.__new__(kind)
-
-
-def wire(encoder: nn.Module) -> Wiring:
-    """The wiring of an encoder, fused or not."""
-    original = type(encoder).original if isinstance(encoder, Fused) else type(encoder)
-    return Wiring(encoder, layer_names(original))
-
-
-def sample_rows(base: Any) -> torch.Tensor | None:
-    """Rows of random ids, embedded by the model around an encoder, on which int8 smoothing observes the inputs.
-
-    They are embedded in a thread of their own, because the threads that OpenMP starts for it end with it: left to the
-    caller, they would make the first parallel operator of a forked child wait for ever. Nor is it traced there."""
+def in_a_thread(embed: Callable[[], torch.Tensor | None]) -> torch.Tensor | None:
+    """What that gives when a thread of its own calls it, because the threads that OpenMP starts for it end with it:
+    left to the caller, they would make the first parallel operator of a forked child wait for ever. Nor is it traced
+    there."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_embedded_sample, base).result()
+        return thread.submit(embed).result()
 
 
 def _embedded_sample(base: Any) -> torch.Tensor | None:
@@ -258,10 +243,6 @@ def _embedded_sample(base: Any) -> torch.Tensor | None:
         project = getattr(base, "embeddings_project", None)
         rows = rows if project is None else project(rows)
         return rows.float().contiguous()  # type: ignore[no-any-return]
-
-
-def _recipe(wiring: Wiring, settings: Settings) -> Recipe:
-    return Recipe(tuple(wiring.heads), wiring.activation, wiring.epsilon, settings.precision, settings.ranges)
 
 
 def _real(rows: torch.Tensor) -> bool:

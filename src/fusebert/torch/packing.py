@@ -24,6 +24,7 @@ from fusebert.engine.native import EncoderEngine, cores, pool
 from fusebert.engine.quantize import smooth_encoder
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array
+from fusebert.torch.form import encoder_of_form
 from fusebert.values.blocks import Block, Encoder, Linear, Norm
 from fusebert.values.plan import make_plan
 from fusebert.values.traverse import POST_NORM_PARTS, is_norm, post_norm_layer
@@ -41,11 +42,27 @@ class Recipe(NamedTuple):
     precision: str = "fp32"
     ranges: tuple[float, ...] = ()
 
+    def encoder(self, weights: Sequence[torch.Tensor]) -> Encoder:
+        """What they stand for."""
+        return encoder_of(weights, self)
+
+
+class FormRecipe(NamedTuple):
+    """The same of weights that a form names."""
+
+    form: str
+    precision: str = "fp32"
+    ranges: tuple[float, ...] = ()
+
+    def encoder(self, weights: Sequence[torch.Tensor]) -> Encoder:
+        """What they stand for."""
+        return encoder_of_form(self.form, list(map(_array, weights)))
+
 
 class Packed:
     """An engine with what must still hold for it to be the right one."""
 
-    def __init__(self, weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> None:
+    def __init__(self, weights: list[torch.Tensor], recipe: Recipe | FormRecipe, sample: torch.Tensor | None) -> None:
         self._places, self._versions = _places(weights), _versions(weights)
         self.engine = _pack(weights, recipe, sample)
         self.first = id(weights[0])
@@ -81,7 +98,7 @@ def _probes(matrices: list[torch.Tensor]) -> tuple[Array, Array]:
     return as_strided(first, (high - low + 1,), (1,)), addresses - low
 
 
-_Key = tuple[int, Recipe]
+_Key = tuple[int, Recipe | FormRecipe]
 _cache: dict[_Key, list[Packed]] = {}
 _watched: set[_Key] = set()  # whose memory will tell when it goes
 _lock = threading.RLock()
@@ -89,12 +106,14 @@ _HOME = _process = os.getpid()  # a forked child has none of the threads that Op
 _version = attrgetter("_version")
 
 
-def packed_engine(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None = None) -> EncoderEngine:
+def packed_engine(
+    weights: list[torch.Tensor], recipe: Recipe | FormRecipe, sample: torch.Tensor | None = None
+) -> EncoderEngine:
     """The engine for these weights; `sample` is embedded rows `[sequences, length, hidden]` to smooth int8 with."""
     return packed_form(weights, recipe, sample).engine
 
 
-def packed_form(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> Packed:
+def packed_form(weights: list[torch.Tensor], recipe: Recipe | FormRecipe, sample: torch.Tensor | None) -> Packed:
     """The same, to be kept by who will ask again whether it `fits`."""
     key = (weights[0].data_ptr() if weights else 0, recipe)
     for packed in _cache.get(key, ()):
@@ -189,8 +208,8 @@ def _versions(weights: list[torch.Tensor]) -> list[int]:
         return [0 if w.is_inference() else w._version for w in weights]
 
 
-def _pack(weights: list[torch.Tensor], recipe: Recipe, sample: torch.Tensor | None) -> EncoderEngine:
-    encoder = encoder_of(weights, recipe)
+def _pack(weights: list[torch.Tensor], recipe: Recipe | FormRecipe, sample: torch.Tensor | None) -> EncoderEngine:
+    encoder = recipe.encoder(weights)
     plan = make_plan(recipe.precision, len(encoder.blocks), recipe.ranges or None)
     threads = _pool(_usable(), _process, as_torch=False)
     if plan.decoder == "s8" and not recipe.ranges:

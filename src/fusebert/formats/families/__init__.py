@@ -28,6 +28,7 @@ FAMILIES: dict[str, tuple[Family, ...]] = {
     "albert": (albert.FAMILY,),
     "mpnet": (mpnet.FAMILY,),
     "modernbert": (modernbert.FAMILY,),
+    "deberta": (deberta.V1,),
     "deberta-v2": (deberta.FAMILY,),
     "nomic_bert": (rotary_bert.NOMIC,),
     "gte": (rotary_bert.GTE,),

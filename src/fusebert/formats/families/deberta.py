@@ -1,6 +1,7 @@
-"""DeBERTa v2 and v3: BERT whose scores have two more terms, of a query or a key with the relative embedding of their
-distance. The products of these embeddings with the weights are constants; they are computed here."""
+"""DeBERTa v1, v2 and v3: BERT whose scores have two more terms, of a query or a key with the relative embedding of
+their distance. The products of these embeddings with the weights are constants; they are computed here."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +16,11 @@ from fusebert.ops.vocabulary import Numpy
 from fusebert.values.blocks import Attention, Disentangled, Linear
 
 _TERMS = ("c2p", "p2c")
+_OWN = {"c2p": Part("pos_key_proj"), "p2c": Part("pos_query_proj")}  # what relative embeddings are multiplied with
+_OWN_V1 = {"c2p": Part("pos_proj", bias=False), "p2c": Part("pos_q_proj")}
 
 
-def _attention(config: Config, weights: Weights, sizes: Sizes) -> Complete:
+def _attention(config: Config, weights: Weights, sizes: Sizes, products: Mapping[str, Part] = _OWN) -> Complete:
     if not config.flag("relative_attention"):
         return lambda _, attention: attention
     terms = _words(config, "pos_att_type")
@@ -39,14 +42,34 @@ def _attention(config: Config, weights: Weights, sizes: Sizes) -> Complete:
             return None
         own = attention.key if term == "c2p" else attention.query
         if not shared:
-            name = {"c2p": "pos_key_proj", "p2c": "pos_query_proj"}[term]
-            own = weights.linear(f"encoder.layer.{number}.attention.self.{name}", *own.weight.shape)
+            part = products[term]
+            name = f"encoder.layer.{number}.attention.self.{part.name}"
+            own = weights.linear(name, *own.weight.shape, bias=bool(part.bias))
         return _product(rows, own)
 
     def complete(number: int, attention: Attention) -> Attention:
         content, key = (table(term, attention, number) for term in _TERMS)
         position = Disentangled(content, key, buckets, reach)
         return replace(attention, position=position, scale=float((sizes.head_size * (1 + len(terms))) ** -0.5))
+
+    return complete
+
+
+def _attention_v1(config: Config, weights: Weights, sizes: Sizes) -> Complete:
+    """One product of a layer has query, key and value of one head after the other; keys have no bias."""
+    place = _attention(config, weights, sizes, _OWN_V1)
+    rows = sizes.heads * sizes.head_size
+
+    def complete(number: int, attention: Attention) -> Attention:
+        name = f"encoder.layer.{number}.attention.self"
+        together = weights.get(f"{name}.in_proj.weight", shape=(3 * rows, sizes.hidden))
+        by_head = together.reshape(sizes.heads, 3, sizes.head_size, sizes.hidden)
+        query, key, value = (np.ascontiguousarray(by_head[:, i]).reshape(rows, sizes.hidden) for i in range(3))
+        biases = (weights.get(f"{name}.{letter}_bias", shape=(rows,)) for letter in "qv")
+        return place(
+            number,
+            replace(attention, query=Linear(query, next(biases)), key=Linear(key), value=Linear(value, next(biases))),
+        )
 
     return complete
 
@@ -110,5 +133,18 @@ FAMILY = replace(
     expects={"conv_kernel_size": (0, None), "talking_head": (False, None)},
     defaults={
         "hidden_act": "gelu", "layer_norm_eps": 1e-7, "pooler_hidden_act": "gelu", "position_biased_input": True,
+    },
+)  # fmt: skip
+_TOGETHER = Part("attention.self.in_proj", bias=False)
+V1 = replace(
+    FAMILY,
+    layer={
+        **bert.LAYER,
+        **{f"attention.{name}": replace(_TOGETHER, share=(i, 3)) for i, name in enumerate(("query", "key", "value"))},
+    },
+    attention=_attention_v1,
+    expects={
+        **FAMILY.expects, "position_buckets": (-1, None), "norm_rel_ebd": ("none", None),
+        "share_att_key": (False, None),
     },
 )  # fmt: skip
