@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test test-arm test-large test-ray check style types imports zoo bench bench-embed quality native format clean
+.PHONY: demo test test-arm test-large test-ray check style types imports scripts browser zoo bench bench-embed quality native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -20,14 +20,22 @@ $(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
 	touch $@
 
 # Tools and frameworks for tests.
-$(VENV)/.developed: requirements/develop.txt requirements/serve.txt requirements/embed.txt $(VENV)/.installed
-	$(BIN)/pip install --quiet -r requirements/develop.txt -r requirements/serve.txt -r requirements/embed.txt
+$(VENV)/.developed: requirements/develop.txt requirements/serve.txt requirements/embed.txt requirements/web.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet -r requirements/develop.txt -r requirements/serve.txt -r requirements/embed.txt -r requirements/web.txt
 	touch $@
 
 # Older frameworks that the tests' model zoo is made with, in a folder of their own: they clash with newer ones.
 build/legacy/.installed: requirements/legacy.txt | $(VENV)/.developed
 	rm -rf build/legacy
 	$(BIN)/pip install --quiet --no-deps --target build/legacy -r requirements/legacy.txt
+	touch $@
+
+# What checks the pages' scripts and how accessible they are; away from the tree, which has no code of others.
+build/node/.installed: requirements/web.json | $(VENV)/.installed
+	rm -rf build/node
+	mkdir -p build/node
+	cp requirements/web.json build/node/package.json
+	cd build/node && ../../scripts/npm install --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
 # Stock clients that the server's tests speak to it with; some of them clash with what the tests run with.
@@ -57,7 +65,7 @@ demo: $(VENV)/.serving
 	$(BIN)/python scripts/demo.py
 
 test:
-	$(MAKE) --jobs=2 --output-sync check zoo native build/clients/.installed
+	$(MAKE) --jobs=2 --output-sync check zoo native browser build/clients/.installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # What is done on Ray: it starts one here, on two cores.
@@ -73,7 +81,7 @@ build/large/.fetched: scripts/fetch_large.py | $(VENV)/.developed
 	$(BIN)/python scripts/fetch_large.py build/large
 	touch $@
 
-check: style types imports
+check: style types imports scripts
 
 style: $(VENV)/.developed
 	$(BIN)/ruff format --check --quiet .
@@ -87,6 +95,14 @@ types: $(VENV)/.developed
 imports: $(VENV)/.developed
 	mkdir -p build
 	$(BIN)/lint-imports > build/imports.log 2>&1 || (cat build/imports.log; false)
+
+# The types of the pages' scripts, which stand in their comments.
+scripts: build/node/.installed
+	build/node/node_modules/@typescript/typescript-*/lib/tsc --project scripts/tsconfig.json
+
+# A browser for the tests of the pages, where one can be had.
+browser:
+	scripts/browser
 
 # The models that tests read: what exporters really write, kept in build/zoo.
 zoo: build/legacy/.installed

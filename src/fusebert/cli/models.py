@@ -237,3 +237,21 @@ def doctor(as_json: Json = False) -> None:
     from fusebert.verbs.doctor import doctor as work
 
     show(work(), as_json)
+
+
+@app.command(epilog="Example: fusebert explore ./saved_model")
+def explore(
+    model: Annotated[Path, typer.Argument(help="An ONNX file, a SavedModel or a frozen graph.")],
+    other: Annotated[Path | None, typer.Argument(help="One to show beside it, such as the optimised model.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where the page is; 0: any free port.")] = 8765,
+    browser: Annotated[bool, typer.Option("--browser", help="Open the page in a browser.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what the page shows, and end.")] = False,
+) -> None:
+    """Show a model's graph on a local page: blocks, tensors, how the encoder was matched, and patterns to pick."""
+    from fusebert import explore as work
+
+    models = [work.Shown(path) for path in (model, other) if path is not None]
+    if as_json:
+        show_line([one.data for one in models])
+        return
+    work.explore(models, port, show_status, browser)

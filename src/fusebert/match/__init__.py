@@ -7,6 +7,7 @@ from fusebert.match.assemble import Assembled, assemble, read_encoder
 from fusebert.match.cut import Cut, cut, embedded, is_flat, shown_as_is
 from fusebert.match.dialects.tensorflow import EFFECTS as TENSORFLOW_EFFECTS
 from fusebert.match.embeddings import MOST_KINDS, read_embeddings
+from fusebert.match.emitter import dtype_of
 from fusebert.match.endings import Ending, read_endings
 from fusebert.match.find import find, find_elsewhere
 from fusebert.match.findings import (
@@ -63,6 +64,7 @@ __all__ = [
     "assemble",
     "computed",
     "cut",
+    "dtype_of",
     "embedded",
     "find",
     "find_elsewhere",

@@ -18,7 +18,7 @@ import numpy as np
 from fusebert.match.findings import Refused, RuleRow, label
 from fusebert.match.inline import output_number
 from fusebert.match.lift.shapes import BINARY, compute
-from fusebert.ops.graph import Array, Graph, Node, Weight
+from fusebert.ops.graph import Array, Graph, Node, TensorType, Weight
 from fusebert.ops.primitives import MEANING
 
 Rule = Callable[..., str | tuple[str, ...]]
@@ -43,6 +43,28 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {  # by annotation, or by the type
     "Floats": lambda value: isinstance(value, (tuple, list)) and all(isinstance(n, (int, float)) for n in value),
 }
 _MOST_RESULTS = 1 << 16  # of one operation
+
+
+def dtype_of(
+    tensor: str, maker: Mapping[str, Node], weights: Mapping[str, Weight], types: Mapping[str, TensorType]
+) -> str:
+    """The type of a tensor of primitive operations, as far as the file or its makers tell; "" if they do not."""
+    for _ in range(64):
+        if tensor in weights:
+            return weights[tensor].dtype
+        if (kind := types.get(tensor)) and kind.dtype:
+            return kind.dtype
+        node = maker.get(tensor)
+        if node is None or node.op in _UNTYPED:
+            return ""
+        if node.op in TRUTHS:
+            return "bool"
+        if node.op == "cast" or node.op in _WHOLES:
+            return str(node.attributes.get("to", "int64"))
+        if (place := _TYPED_BY.get(node.op, 0)) >= len(node.inputs):
+            return ""
+        tensor = node.inputs[place]
+    return ""
 
 
 class Emitter:
@@ -147,22 +169,7 @@ class Emitter:
 
     def dtype(self, tensor: str) -> str:
         """A tensor's type as far as the file or the operations that made it tell; "" if they do not."""
-        for _ in range(64):
-            if tensor in self.weights:
-                return self.weights[tensor].dtype
-            if (kind := self._flat.types.get(tensor)) and kind.dtype:
-                return kind.dtype
-            node = self._made.get(tensor)
-            if node is None or node.op in _UNTYPED:
-                return ""
-            if node.op in TRUTHS:
-                return "bool"
-            if node.op == "cast" or node.op in _WHOLES:
-                return str(node.attributes.get("to", "int64"))
-            if (place := _TYPED_BY.get(node.op, 0)) >= len(node.inputs):
-                return ""
-            tensor = node.inputs[place]
-        return ""
+        return dtype_of(tensor, self._made, self.weights, self._flat.types)
 
     def number(self, value: float, beside: str) -> str:
         """A new constant of the type of the tensor that it is combined with; fractions stay fractions."""

@@ -90,7 +90,7 @@ def _find(
     longest: int | None,
 ) -> Finding:
     """What is found with probes of sizes that the graph takes: `fixed_sizes` by dimension, `longest` tokens at most."""
-    raised, lifts = _raise(unrounded.graph, make_probes(translated, fixed_sizes, longest))
+    raised, lifted, lifts = _raise(unrounded.graph, make_probes(translated, fixed_sizes, longest))
     fixed = {**raised.fixed_sizes, **fixed_sizes}
     contradictions = {} if fixed_sizes else raised.contradictions  # which supposed sizes may have led to
     raised = replace(raised, fixed_sizes=fixed, contradictions=contradictions, quantized=unrounded.nodes)
@@ -123,14 +123,15 @@ def _find(
         encoders[key if found.function else (*key, ("output", found.output))] = found
     every = tuple(encoders.values())
     near = left_over(raised, every, unmatched, lone) if every else nearest(raised, list(misses.values()))
-    return Finding(every, tuple(refused or near), tuple(rows), raised, translated, unmatched)
+    return Finding(every, tuple(refused or near), tuple(rows), raised, translated, lifted, unmatched)
 
 
-def _raise(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRow]]:
-    """A graph of primitive operations in the vocabulary of `ops`, and a row for every rule that applied or refused."""
+def _raise(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, Graph, list[RuleRow]]:
+    """A graph of primitive operations in the vocabulary of `ops`, the graph between lift and recognise, and a row for
+    every rule that applied or refused."""
     lifted, lifts = lift(graph, probes)
     raised, rows = recognise(lifted.graph, lifted.dims, lifted.kept)
-    return replace(lifted, graph=raised), [*lifts, *rows]
+    return replace(lifted, graph=raised), lifted.graph, [*lifts, *rows]
 
 
 def _searches(graph: Graph, blocks: Mapping[str, Match], misses: Mapping[str, Miss]) -> Iterator[RuleRow]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fusebert.match.axes import Group, View
+from fusebert.match.axes import Group, View, shape_of
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
 
@@ -97,6 +97,11 @@ class Lifted:
     def origin(self, weight: str) -> Provenance:
         """Where a weight of the lifted graph comes from."""
         return self.origins.get(weight) or Provenance(weight, (), self.graph.weights[weight].shape)
+
+    def sizes(self, tensor: str) -> tuple[tuple[int, int], ...] | None:
+        """The shape of a tensor of the original under both probes, if it is known."""
+        view = self.views.get(tensor)
+        return None if view is None else shape_of(view.dims)
 
 
 @dataclass(frozen=True)
@@ -223,7 +228,8 @@ class FoundEncoder:
 @dataclass(frozen=True, repr=False)
 class Finding:
     """What was found in a graph: encoders, the nearest misses, and a row for every rule that applied or refused.
-    `translated` is the graph in primitive operations, `raised` in those of the vocabulary. `unmatched` are the
+    `translated` is the graph in primitive operations, `lifted` has lost its layout, and `raised` is in the words of the
+    vocabulary. `unmatched` are the
     norms and sums that end no block of an encoder, by what they make, with what stopped the search."""
 
     encoders: tuple[FoundEncoder, ...]
@@ -231,6 +237,7 @@ class Finding:
     rows: tuple[RuleRow, ...]
     raised: Lifted
     translated: Graph
+    lifted: Graph
     unmatched: Mapping[str, Miss]
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from fusebert.errors import UnsupportedError
@@ -16,6 +17,23 @@ from fusebert.source import TensorFlowSource, open_tensorflow
 _REFERENCES = ("Variable", "VariableV2")  # read through an Identity
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """What extract-pattern takes: where a pattern ends, where it begins, and the function it is in."""
+
+    seeds: tuple[str, ...]
+    barriers: tuple[str, ...]
+    barrier_ops: tuple[str, ...]
+    function: str
+
+    def command(self, path: str | Path, out: str = "pattern.pb") -> str:
+        """The command line, ready to be run."""
+        words = ["fusebert", "extract-pattern", str(path), "-o", out]
+        for option, names in (("-s", self.seeds), ("-b", self.barriers), ("-B", self.barrier_ops)):
+            words += (option, *names) if names else ()
+        return shlex.join([*words, *(("-f", self.function) if self.function else ())])
+
+
 def propose(path: str | Path) -> list[str]:
     """A command line for each encoder, ready to be run."""
     source = open_tensorflow(path)
@@ -24,10 +42,11 @@ def propose(path: str | Path) -> list[str]:
         raise UnsupportedError(f"{path}: no encoder was found, so seeds and barriers are yours to choose: {misses}")
     names = ["pattern.pb", *(f"pattern_{number}.pb" for number in range(2, 1 + len(source.finding.encoders)))]
     pairs = zip(source.finding.encoders, names, strict=True)
-    return [shlex.join(_words(source, found, name)) for found, name in pairs]
+    return [proposal(source, found).command(source.path, name) for found, name in pairs]
 
 
-def _words(source: TensorFlowSource, found: FoundEncoder, out: str) -> list[str]:
+def proposal(source: TensorFlowSource, found: FoundEncoder) -> Proposal:
+    """The pattern of an encoder that the finder sees."""
     scope = source.file.scope(source.file.meta(0), found.function or None)
     body = source.graph.functions[found.function] if found.function else source.graph
     path, _ = call_of(source.finding, found.function, body, found.output)
@@ -35,16 +54,9 @@ def _words(source: TensorFlowSource, found: FoundEncoder, out: str) -> list[str]
     seeds = [_node(tensor, path) for tensor in place.outputs]
     barriers = [_node(tensor, path) for tensor in (place.rows, place.mask) if tensor.startswith(path)]
     barriers = [name for name in barriers if name in scope.nodes]  # arguments of a function are barriers anyway
-    ops = _barrier_ops(scope)
+    ops = barrier_ops(scope)
     barriers = _closed(source.file, scope, seeds, barriers, ops)
-    words = ["fusebert", "extract-pattern", str(source.path), "-o", out, "-s", *seeds]
-    return [
-        *words,
-        *(("-b", *barriers) if barriers else ()),
-        "-B",
-        *ops,
-        *(("-f", scope.function) * bool(scope.function)),
-    ]
+    return Proposal(tuple(seeds), tuple(barriers), tuple(ops), scope.function)
 
 
 def _closed(graphs: TensorFlowFile, scope: Scope, seeds: list[str], barriers: list[str], ops: list[str]) -> list[str]:
@@ -67,7 +79,7 @@ def _node(tensor: str, path: str) -> str:
     return Edge.of(tensor.removeprefix(path)).node
 
 
-def _barrier_ops(scope: Scope) -> list[str]:
+def barrier_ops(scope: Scope) -> list[str]:
     """The operations that bring weights, constants and inputs into a graph."""
     there = {node.op for node in scope.nodes.values()}
     ops = ["ReadVariableOp", "Const", "Placeholder"]
