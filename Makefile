@@ -6,7 +6,8 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test test-arm test-large test-ray check style types imports scripts browser zoo bench bench-embed quality native format clean
+.PHONY: demo test test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality native format \
+        clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -99,6 +100,15 @@ imports: $(VENV)/.developed
 # The types of the pages' scripts, which stand in their comments.
 scripts: build/node/.installed
 	build/node/node_modules/@typescript/typescript-*/lib/tsc --project scripts/tsconfig.json
+
+# The documents as a site, in build/site.
+docs: build/docs/.installed
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=build/docs $(BIN)/python -m mkdocs build --quiet --strict
+
+build/docs/.installed: requirements/docs.txt | $(VENV)/.developed
+	rm -rf build/docs
+	$(BIN)/pip install --quiet --no-deps --target build/docs -r requirements/docs.txt
+	touch $@
 
 # A browser for the tests of the pages, where one can be had.
 browser:

@@ -10,7 +10,6 @@ import argparse
 import importlib
 import json
 import shutil
-import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
@@ -79,7 +78,7 @@ def measure(model: Path) -> Report:
 def _frames(page: Any) -> float:
     """Of the usual frame: the median of the time between two."""
     times = page.evaluate(_PAN)
-    return round(1000 / median(b - a for a, b in pairwise(times)), 1)
+    return round(1000 / float(median(b - a for a, b in pairwise(times))), 1)
 
 
 def main() -> None:
@@ -95,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

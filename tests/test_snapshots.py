@@ -158,6 +158,10 @@ def test_keys_of_inspect(printed: Callable[..., None]) -> None:
     printed("inspect-fused", "inspect", GOLDEN / "onnx/fp32.onnx")
 
 
+def test_keys_of_explore(printed: Callable[..., None]) -> None:
+    printed("explore", "explore", FROZEN)
+
+
 def test_keys_of_doctor(printed: Callable[..., None]) -> None:
     printed("doctor", "doctor")
 

@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fusebert.drawing import fragment
+
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns; cells are strings or numbers."""
+    """Rows under named columns; cells are strings or numbers. What is `detail` is in JSON and on pages, and would be
+    too much for a terminal."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    detail: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,3 +45,7 @@ class Report:
             },
             "notes": list(self.notes),
         }
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return fragment(self)

@@ -42,6 +42,6 @@ def test_a_graph_without_an_encoder_is_divided_by_its_names():
 
 def test_shapes_have_the_names_of_what_decides_them():
     data = Shown(zoo.get("onnx-bert-14-eager").make()).data
-    assert data["tensors"]["input_ids"] == {"dtype": "int64", "shape": ["batch", "length"]}
-    output = data["tensors"][data["encoders"][0]["output"]]
-    assert output == {"dtype": "float32", "shape": ["batch", "length", 24]}
+    told = {one["name"]: (one["dtype"], one["shape"]) for one in data["tensors"]}
+    assert told["input_ids"] == ("int64", ["batch", "length"])
+    assert told[data["encoders"][0]["output"]] == ("float32", ["batch", "length", 24])

@@ -36,6 +36,9 @@ def fusebert(
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Also write the report as a page of its own, such as report.html.")
+]
 Threads = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Threads to use; default: the cores this process may use.")
 ]

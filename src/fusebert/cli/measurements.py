@@ -13,13 +13,14 @@ from fusebert.cli.app import (
     InputMask,
     Json,
     ModelPath,
+    ReportFile,
     SegmentIds,
     Threads,
     Tokenizer,
     app,
     tell,
 )
-from fusebert.cli.show import show
+from fusebert.cli.show import show, write_page
 
 Seed = Annotated[int, typer.Option(min=0, help="For the random inputs.")]
 
@@ -58,6 +59,7 @@ def compare(
         Path | None, typer.Option(help="Keep the inputs and the baseline's outputs here, as TensorProto files.")
     ] = None,
     threads: Threads = None,
+    report_file: ReportFile = None,
     as_json: Json = False,
 ) -> None:
     """Run two models on the same inputs, random with every kind of padding or the texts of a task, and tell whether
@@ -72,7 +74,9 @@ def compare(
         rtol=rtol, atol=atol, seed=seed, precision=precision, inputs=told, threads=threads, output_dir=output_dir,
         task=task, data=data, tokenizer=tokenizer,
     )  # fmt: skip
-    show(found.report(), as_json)
+    report = found.report()
+    write_page(report, report_file)
+    show(report, as_json)
     if not found.same:
         raise typer.Exit(1)
 
@@ -156,6 +160,7 @@ def bench(
     segment_ids: SegmentIds = None,
     fill: Fill = None,
     output_dir: ResultsFolder = None,
+    report_file: ReportFile = None,
     as_json: Json = False,
 ) -> None:
     """Measure models side by side, in turns: latency, its spread, sequences and real tokens in a second."""
@@ -172,6 +177,7 @@ def bench(
         average_length=average_sequence_length, random_length=random_sequence_length,
         precisions=precisions, traced=traced, level=opt_level, seed=seed, inputs=told,
     )  # fmt: skip
+    write_page(report, report_file)
     show(report, as_json)
 
 
@@ -208,6 +214,7 @@ def accuracy(
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the results to this file, too.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of earlier results.")] = False,
     threads: Threads = None,
+    report_file: ReportFile = None,
     as_json: Json = False,
 ) -> None:
     """Score a model on a task: by its own framework, then by fusebert in every precision, on the same texts."""
@@ -220,4 +227,5 @@ def accuracy(
         threads=threads, tokenizer=tokenizer, max_length=max_length, pooling=pooling, inputs=told,
         in_torch=in_torch,
     )  # fmt: skip
+    write_page(report, report_file)
     show(report, as_json)

@@ -15,13 +15,14 @@ from fusebert.cli.app import (
     InputMask,
     Json,
     ModelPath,
+    ReportFile,
     SegmentIds,
     Threads,
     Tokenizer,
     app,
     tell,
 )
-from fusebert.cli.show import show, show_line, show_status, show_text
+from fusebert.cli.show import show, show_line, show_status, show_text, write_page
 from fusebert.errors import FusebertError
 from fusebert.report import Report
 
@@ -73,6 +74,7 @@ def optimize(
     segment_ids: SegmentIds = None,
     fill: Fill = None,
     threads: Threads = None,
+    report_file: ReportFile = None,
     as_json: Json = False,
 ) -> None:
     """Optimise a model, and check that its answers stay within tolerance."""
@@ -88,6 +90,7 @@ def optimize(
         model, out, precision, target, verify=verify, overwrite=overwrite, dry_run=dry_run, verbose=verbose,
         show_progress=True, **{name: value for name, value in options.items() if value not in (None, False)},
     )  # fmt: skip
+    write_page(report, report_file)
     show(report, as_json)
 
 

@@ -71,6 +71,7 @@ def serve(
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; else one is started here.")
     ] = None,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Show a page at / to browsers.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
 ) -> None:
     """Serve models over HTTP and gRPC, in the protocols that clients already speak: docs/serving.md."""
@@ -92,7 +93,7 @@ def serve(
             read_bytes(max_body, "--max-body"), max_texts, read_bytes(max_text, "--max-text"), depth=max_depth,
             headers=max_headers, chunks=max_chunks, seconds=max_seconds,
         ),
-        watch=watch, log=log, otlp=otlp,
+        watch=watch, log=log, otlp=otlp, page=page,
     )  # fmt: skip
     if on not in (None, "ray"):
         raise FusebertError(f"--on {on!r:.40} is unknown; use ray, or leave it out")

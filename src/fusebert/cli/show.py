@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
+from fusebert.drawing import MARK, page, text
+from fusebert.formats import write
 from fusebert.report import Report
 
 _WIDEST = 8  # columns of a table; a row of more is shown as names and values
@@ -20,6 +24,22 @@ _WIDEST = 8  # columns of a table; a row of more is shown as names and values
 def show(report: Report, as_json: bool = False) -> None:
     """Prints a report to standard output."""
     show_text(_json(report.data()) if as_json else _draw(report))
+
+
+def write_page(report: Report, path: Path | None) -> None:
+    """Writes a report as a page, if a path is given; one that is there already is replaced."""
+    if path is None:
+        return
+    from fusebert.verbs.doctor import machine
+
+    words = shlex.join(["fusebert", *sys.argv[1:]])
+    with write.file(path, _is_page) as file:
+        file.write(page(report, words, machine()).encode())
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
 
 
 def show_text(text: str) -> None:
@@ -64,12 +84,12 @@ def _draw(report: Report) -> str:
         if report.facts:
             console.print(_grid(report.facts), soft_wrap=True)
         for table in report.tables:
+            if not table.rows or table.detail:
+                continue
             if len(table.columns) > _WIDEST:
                 for row in table.rows:
                     console.print(Text(table.title.replace("_", " "), "italic"))
                     console.print(_grid(dict(zip(table.columns, row, strict=True))), soft_wrap=True)
-                continue
-            if not table.rows:
                 continue
             shown = Table(title=table.title.replace("_", " "), title_justify="left")
             for column in table.columns:
@@ -118,20 +138,3 @@ def show_error(message: str, as_json: bool = False) -> None:
     from rich.console import Console
 
     Console(stderr=True, soft_wrap=True).print(f"error: {message}", style="red", highlight=False, markup=False)
-
-
-def text(value: Any) -> str:
-    """A cell: numbers rounded for reading, byte counts left to the caller."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        if 1e4 <= abs(value) < 1e15:
-            return f"{value:,.0f}"
-        return f"{value:.6f}" if 0.9 < abs(value) < 1 else f"{value:.4g}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(text, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {text(inner)}" for name, inner in value.items())
-    return str(value)

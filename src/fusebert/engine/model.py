@@ -21,6 +21,7 @@ from fusebert.errors import FusebertError, unknown
 from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
 from fusebert.progress import progress as progress_bar
+from fusebert.report import Report
 from fusebert.values.batch import Batch, as_array, hidden_rows
 from fusebert.values.blocks import Attention
 from fusebert.values.network import Network, check_ids, positions, ragged_positions
@@ -57,6 +58,15 @@ class Model:
         head = "no head" if network.head.kind == "none" else f"{network.head.kind} head"
         sizes = f"{len(layers(encoder))} layers of {encoder.hidden_size}"
         return f"<Model {network.family}, {sizes}, {head}, {self.plan.precision}, threads={self.threads}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        network, encoder = self.network, self.network.encoder
+        facts = {
+            "family": network.family, "head": network.head.kind, "layers": len(layers(encoder)),
+            "hidden": encoder.hidden_size, "precision": self.plan.precision, "threads": self.threads,
+        }  # fmt: skip
+        return Report("fusebert model", facts)._repr_html_()
 
     def __reduce__(self) -> Any:
         if self.origin is None:

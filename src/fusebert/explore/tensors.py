@@ -16,19 +16,19 @@ _BINS = 48
 _MOST_READ = 1 << 22  # numbers of a weight that are looked at, spread evenly over it
 
 
-def describe(flat: Graph, finding: Finding) -> dict[str, dict[str, Any]]:
+def describe(flat: Graph, finding: Finding) -> list[dict[str, Any]]:
     """Type and shape of every tensor that a node of the flat graph reads or makes; None where nobody knows."""
     names = _Names(finding)
     translated = finding.translated
     maker = {tensor: node for node in translated.nodes for tensor in node.outputs}
-    found: dict[str, dict[str, Any]] = {}
+    found: list[dict[str, Any]] = []
     for tensor in _tensors(flat):
         weight = flat.weights.get(tensor)
         if weight is not None:
-            found[tensor] = {"dtype": weight.dtype, "shape": list(weight.shape), "weight": True}
+            found.append({"name": tensor, "dtype": weight.dtype, "shape": list(weight.shape), "weight": True})
             continue
         dtype = dtype_of(tensor, maker, translated.weights, translated.types)
-        found[tensor] = {"dtype": dtype or None, "shape": names.shape(tensor, flat)}
+        found.append({"name": tensor, "dtype": dtype or None, "shape": names.shape(tensor, flat)})
     return found
 
 

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fusebert.drawing import fragment
 from fusebert.match.axes import Group, View, shape_of
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
+from fusebert.report import Report, Table
 
 FIRST, MASKED, EACH, SCORE, UNMASKED, UNKNOWN = (
     "first token", "masked mean", "every position by itself", "one score per position", "unmasked reduction", "unknown",
@@ -244,6 +246,17 @@ class Finding:
         found = [f"an encoder of {len(one.layers)} layers of {one.hidden}, {one.heads} heads" for one in self.encoders]
         nearest = f"; nearest miss {self.misses[0]}" if self.misses else ""
         return f"<Finding: {', '.join(found) or 'no encoder'}{nearest:.300}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        columns = ("layers", "hidden", "heads", "inner", "activation", "mask", "readers")
+        rows = tuple(
+            (len(one.layers), one.hidden, one.heads, one.inner, one.activation, one.mask.kind, one.readers)
+            for one in self.encoders
+        )
+        misses = tuple((one.matched, one.expected, one.found, one.node) for one in self.misses)
+        tables = Table("encoders", columns, rows), Table("misses", ("matched", "expected", "found", "node"), misses)
+        return fragment(Report(f"{len(rows)} encoder{'s' * (len(rows) != 1)} found", {}, tables))
 
 
 @dataclass(frozen=True)

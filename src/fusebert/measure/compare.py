@@ -27,6 +27,7 @@ from fusebert.measure.pairing import Judge, Questions, Sizes
 from fusebert.measure.predictions import tokenizer_folder
 from fusebert.measure.rounding import NEARER, POLICY, Rounding, is_rounded, truth_of
 from fusebert.measure.runners import Fusebert, Runner, open_told
+from fusebert.measure.spread import spread
 from fusebert.measure.tasks import Task, find_task
 from fusebert.measure.texts import Texts
 from fusebert.ops.graph import Array
@@ -228,7 +229,10 @@ def _conclude(
         told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if ignored else [])]
     title = f"{first.name} against {second.name}"
-    return Comparison(visible, hidden, judge.hidden_count, not wrong, title, facts, notes, second.framework, rounding)
+    return Comparison(
+        visible, hidden, judge.hidden_count, not wrong, title, facts, notes, second.framework, rounding,
+        spread(judge.tallies, judge.asked),
+    )  # fmt: skip
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

@@ -16,7 +16,7 @@ class Comparison(list[Difference]):
     """The differences at visible positions, one per output; `hidden` are those at hidden ones,
     which count if `hidden_count`. `same` is the verdict,
     `run_by` who ran the other model, and `facts` and `notes` are what else there is to say; `rounding` is there where
-    the baseline is an 8-bit graph."""
+    the baseline is an 8-bit graph, and `spread` are tables of details."""
 
     def __init__(
         self,
@@ -29,10 +29,12 @@ class Comparison(list[Difference]):
         notes: Sequence[str],
         run_by: str,
         rounding: Rounding | None = None,
+        spread: Sequence[Table] = (),
     ) -> None:
         super().__init__(visible)
         self.hidden, self.hidden_count, self.same, self.title = hidden, hidden_count, same, title
         self.facts, self.notes, self.run_by, self.rounding = facts, notes, run_by, rounding
+        self.spread = tuple(spread)
 
     @property
     def verdict(self) -> dict[str, str]:
@@ -43,7 +45,7 @@ class Comparison(list[Difference]):
 
     def tables(self, title: str = "differences") -> tuple[Table, ...]:
         """How near the outputs are; and how near to the truth, where the baseline only approximates it."""
-        return *tables(self, title), *([self.rounding.table()] if self.rounding else [])
+        return *tables(self, title), *([self.rounding.table()] if self.rounding else []), *self.spread
 
     def report(self) -> Report:
         """Everything, to be shown."""

@@ -15,6 +15,7 @@ from fusebert.measure.kinds import VECTOR, Kind, probabilities
 from fusebert.ops.graph import Array
 from fusebert.report import Table
 
+SIZES = np.array([0, *(10.0**n for n in range(-8, 1))])  # what differences are counted by: up to so much
 MOST_FLIPS = 0.1  # of the decisions: on random ids many are close
 
 
@@ -150,6 +151,7 @@ class Tally:
         self._elements = self._over = self._broken = self._directions = self._decisions = self._flips = 0
         self._worst: list[float] = []  # of each sample
         self._beyond: list[bool] = []  # each sample's own tolerance
+        self.sizes: list[Array] = []  # of each sample: how many differences are of each size
 
     def add(self, baseline: Array, other: Array) -> None:
         """Compares one sample's rows `[rows, width]`. An element that is no finite number on either side is never
@@ -164,6 +166,9 @@ class Tally:
         over = ~good | (off > self._tolerance.allowed(a, self._scale))
         self._beyond.append(bool(over.any()))
         self._worst.append(float("inf") if broken else float(off.max(initial=0)))
+        self.sizes.append(
+            np.bincount(np.searchsorted(SIZES, np.where(good, off, np.inf).ravel()), minlength=len(SIZES) + 1)
+        )
         self._over, self._broken = self._over + int(over.sum()), self._broken + broken
         self._sum, self._elements = self._sum + float(off.sum()), self._elements + a.size
         self._squares, self._errors = self._squares + float((a * a).sum()), self._errors + float((off * off).sum())
@@ -180,6 +185,16 @@ class Tally:
         self._decisions, self._flips = self._decisions + len(flipped), self._flips + int(flipped.sum())
         self._changes = self._changes + float(changes.sum())
         self._margin = max(self._margin, float(margins[flipped].max(initial=0)))
+
+    @property
+    def worst(self) -> list[float]:
+        """The largest difference of each sample."""
+        return self._worst
+
+    @property
+    def output(self) -> str:
+        """The output that is counted."""
+        return self._output
 
     @property
     def failures(self) -> set[int]:

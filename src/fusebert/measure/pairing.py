@@ -130,6 +130,7 @@ class Judge:
         self.notes: list[str] = []
         self.missing: list[str] = []
         self.paddings: dict[str, int] = {}
+        self.asked: list[tuple[str, tuple[int, ...]]] = []  # padding and size of each sample
         self._pairs = self._match(questions, *questions.unpadded())
         self._positions = Positions([pair for pair in self._pairs if pair.kind.name == "positions"], tolerance)
 
@@ -166,6 +167,11 @@ class Judge:
         return [d for tally in tallies if (d := tally.difference) is not None]
 
     @property
+    def tallies(self) -> list[Tally]:
+        """What was counted at visible positions, by output."""
+        return [pair.visible for pair in self._pairs]
+
+    @property
     def hidden(self) -> list[Difference]:
         """The difference of each output that has hidden positions."""
         return [d for pair in self._pairs if (d := pair.hidden.difference) is not None]
@@ -177,6 +183,7 @@ class Judge:
             pair.add(expected[pair.name], got[pair.other], sample.mask)
         self._positions.add(expected, got, sample.mask)
         self.paddings[sample.padding] = self.paddings.get(sample.padding, 0) + 1
+        self.asked.append((sample.padding, sample.ids.shape))
         return expected
 
     def _match(self, questions: Questions, sample: Sample, resized: Sample) -> list[Pair]:

@@ -20,7 +20,7 @@ from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
-from fusebert.source import open_tensorflow
+from fusebert.source import TensorFlowSource, open_tensorflow
 
 NAME = "fused_bert"
 HIDDEN = -100.0  # exp() of a score this low is negligible
@@ -46,7 +46,9 @@ class Derived:
     where: str
 
 
-def derive(pattern: Pattern, model: str | Path, function: str | None = None, meta_graph: int = 0) -> Derived:
+def derive(
+    pattern: Pattern, model: str | Path | TensorFlowSource, function: str | None = None, meta_graph: int = 0
+) -> Derived:
     """The node definition for a pattern that occurs in `model`; `function` restricts the search to one function."""
     graphs = open_tensorflow(model).file
     if graphs.kind == "SavedModel" and graphs.folder is None:

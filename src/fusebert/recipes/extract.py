@@ -18,7 +18,7 @@ from fusebert.formats.tensorflow.tensor import tensor_value
 from fusebert.formats.tensorflow.types import DTYPES
 from fusebert.recipes.pattern import DIGEST, save
 from fusebert.report import Report
-from fusebert.source import open_tensorflow
+from fusebert.source import TensorFlowSource, open_tensorflow
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _TYPE_ATTRIBUTES = ("dtype", "T", "DstT", "out_type", "N")
@@ -27,7 +27,7 @@ _MOST_READ = 4 << 20  # and only the type and shape of one larger than this, whi
 
 
 def extract_pattern(
-    path: str | Path,
+    path: str | Path | TensorFlowSource,
     out: str | Path,
     seeds: Sequence[str],
     barriers: Sequence[str] = (),

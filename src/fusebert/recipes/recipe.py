@@ -14,13 +14,14 @@ from fusebert.recipes.contradictions import contradictions, mask_notes
 from fusebert.recipes.derive import derive
 from fusebert.recipes.pattern import Output, Pattern, load, save, to_text
 from fusebert.report import Report
+from fusebert.source import TensorFlowSource
 
 
 def make_recipe(
     pattern: str | Path,
     out: str | Path | None,
     node_def: str | Path | None = None,
-    model: str | Path | None = None,
+    model: str | Path | TensorFlowSource | None = None,
     function: str | None = None,
     meta_graph: int = 0,
     outputs: Sequence[str] = (),

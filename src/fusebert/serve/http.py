@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,29 @@ class Call:
     tell: Callable[[Failure], Any] = tell
 
 
+class Events(Response):
+    """Server-sent events: JSON values as they come, until there are no more or the client leaves."""
+
+    def __init__(self, values: AsyncIterator[Any]) -> None:
+        super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
+        del self.headers["content-length"]
+        self._values = values
+
+    async def stream(self, receive: Receive, send: Send) -> None:
+        """Sends the values."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            async for value in self._values:
+                if leaving.done():
+                    break
+                line = b"data: " + encode_json(value) + b"\n\n"
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+        finally:
+            leaving.cancel()
+        await send({"type": "http.response.body"})
+
+
 class Endpoint:
     """A Call as an ASGI application."""
 
@@ -70,7 +93,7 @@ class Endpoint:
         try:
             response.headers.update(describe(request, begun))
             self._server.record(self._call.path, response.status_code, begun, request)
-            await _send(response, send)
+            await (response.stream(receive, send) if isinstance(response, Events) else _send(response, send))
         finally:
             request.release()
 
@@ -206,8 +229,13 @@ def _watch(asked: Asked, receive: Receive) -> Callable[[asyncio.Future[None]], a
 
 async def _leave(asked: Asked, receive: Receive, future: asyncio.Future[None]) -> None:
     """Cancels what is waited for when the client closes its connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    await _left(receive)
     if not future.done():
         asked.gone = True
         future.cancel()
+
+
+async def _left(receive: Receive) -> None:
+    """Returns when the client has closed its connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

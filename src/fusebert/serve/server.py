@@ -26,8 +26,9 @@ from fusebert.serve.connection import Connection
 from fusebert.serve.crew import settle
 from fusebert.serve.front import Bounds, Server
 from fusebert.serve.http import Call, application
+from fusebert.serve.live import Live
 from fusebert.serve.log import Log
-from fusebert.serve.protocols import apis, oip_http, openapi, tei
+from fusebert.serve.protocols import apis, oip_http, openapi, page, tei
 from fusebert.serve.service import Service
 from fusebert.serve.status import Status
 from fusebert.serve.telemetry import Exporter
@@ -65,6 +66,7 @@ class Settings:
     watch: bool = False
     log: Path | None = None
     otlp: str = ""
+    page: bool = True
 
 
 def serve(settings: Settings, tell: Callable[[str], None], show: Callable[[str], None] | None = None) -> None:
@@ -132,8 +134,12 @@ class _Front(uvicorn.Server):
         if settings.certificate:
             options = {"ssl_certfile": str(settings.certificate), "ssl_keyfile": str(settings.private_key)}
         connection: Any = partial(Connection, bounds=settings.bounds)
+        calls = CALLS
+        if settings.page:
+            server.recorders.append(live := Live(server))
+            calls = [*CALLS, *page.calls(live)]  # which has a `/` of its own
         config = uvicorn.Config(
-            application(server, CALLS), settings.host, settings.port, http=connection, lifespan="off", log_config=None,
+            application(server, calls), settings.host, settings.port, http=connection, lifespan="off", log_config=None,
             access_log=False, server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=int(settings.drain),
             ws="none", proxy_headers=False, **options,
         )  # fmt: skip

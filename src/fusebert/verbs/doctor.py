@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Any
 
 from fusebert.engine.native import cores, isa, isas, multiplies_bf16
 from fusebert.report import Report, Table
@@ -29,7 +30,20 @@ def doctor() -> Report:
     for name, (distributions, purpose) in FRAMEWORKS.items():
         process = started.get(name)
         rows.append((name, _version(distributions), "not installed" if process is None else _state(process), purpose))
-    facts = {
+    notes: tuple[str, ...] = ()
+    if not multiplies_bf16():
+        notes = ("No bf16 instructions: bf16 weights are held as floats, neither smaller nor faster than fp32 here.",)
+    return Report(
+        "fusebert doctor",
+        machine(),
+        (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),),
+        notes,
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Facts about this machine."""
+    return {
         "fusebert": version("fusebert"),
         "python": platform.python_version(),
         "machine": platform.machine(),
@@ -38,12 +52,6 @@ def doctor() -> Report:
         "isa": isa(),
         "isas": isas(),
     }
-    notes: tuple[str, ...] = ()
-    if not multiplies_bf16():
-        notes = ("No bf16 instructions: bf16 weights are held as floats, neither smaller nor faster than fp32 here.",)
-    return Report(
-        "fusebert doctor", facts, (Table("frameworks", ("framework", "version", "state", "for"), tuple(rows)),), notes
-    )
 
 
 def _start(name: str) -> subprocess.Popen[str]:

@@ -22,6 +22,7 @@ from fusebert.formats.tensorflow.file import copy_rest
 from fusebert.match import FoundEncoder, find_elsewhere
 from fusebert.measure.inputs import contradictions
 from fusebert.onnxruntime import session
+from fusebert.ops.graph import Graph
 from fusebert.progress import progress
 from fusebert.report import Report, Table
 from fusebert.rewrite.onnx import rewrite_onnx, rewrite_stock
@@ -58,6 +59,7 @@ def make_fused(request: Request) -> Report:
         with progress("finding and replacing", None, request.show_progress):
             rewritten = REWRITERS[type(request.target)](source, file, request.target)
         with _runnable(source, file) as made:
+            made_graph = made.graph
             if isinstance(made, OnnxFile) and isinstance(source, OnnxFile):
                 _check_onnx(source, made, load=not request.verify)
             verdict, tables, notes = _verified(request, made) if request.verify else (_UNKNOWN, (), ("Not compared.",))
@@ -68,7 +70,12 @@ def make_fused(request: Request) -> Report:
         own = (*rewritten.notes, _STAYS) if stock.rows else rewritten.notes
         skipping = describe_skipping(rewritten, request.target) if isinstance(request.target, Fused) else ()
         notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes, *skipping)))
-        facts = {"bytes_after": _bytes(file), **verdict}
+        facts = {
+            "bytes_after": _bytes(file),
+            "nodes_before": _count(source.graph),
+            "nodes_after": _count(made_graph),
+            **verdict,
+        }
         report = _report(f"{source.path} -> {out}", request, rewritten, facts, tables, notes)
         write.put(files(file, out), replaces)
     return report
@@ -176,6 +183,11 @@ def _nodes(source: GraphSource, made: GraphSource) -> Table:
     before, after = (Counter(node.op for node in one.graph.nodes) for one in (source, made))
     changed = sorted(word for word in before | after if before[word] != after[word])
     return Table("nodes", ("operation", "before", "after"), tuple((w, before[w], after[w]) for w in changed))
+
+
+def _count(graph: Graph) -> int:
+    """The nodes of a graph and of its functions."""
+    return len(graph.nodes) + sum(len(function.nodes) for function in graph.functions.values())
 
 
 def _stock_functions(source: GraphSource, rewritten: Rewritten) -> Table:

@@ -13,7 +13,7 @@ from fusebert.match import Finding, FoundEncoder, find_elsewhere
 from fusebert.measure.inputs import contradictions, roles
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.report import Report, Table
-from fusebert.source import Artifact, Checkpoint, GraphSource, open
+from fusebert.source import Artifact, Checkpoint, GraphSource, Source, open
 from fusebert.values.blocks import Attention, FeedForward
 from fusebert.values.network import Network
 from fusebert.values.plan import PRODUCTS, Plan, make_plan
@@ -21,7 +21,7 @@ from fusebert.values.precision import PRECISIONS
 from fusebert.values.traverse import layers
 
 
-def inspect(path: str | Path, nodes: bool = False, everywhere: bool = False) -> Report:
+def inspect(path: str | Path | Source, nodes: bool = False, everywhere: bool = False) -> Report:
     """The facts about a checkpoint, an artifact, or a model file with a graph; `nodes` adds the simplified graph
     and every rule that was applied, `everywhere` the encoders in functions that no signature reaches."""
     source = open(path)

@@ -52,7 +52,7 @@ def make_standalone(request: Request) -> Report:
     model.save(out, request.overwrite, lambda folder: _check_written(folder, written, out))
     notes += [*_said(source), *(f"Left out: {what}." for what in model.left_out)]
     facts = {**_facts(model), "bytes_after": written.bytes, **verdict}
-    more = network_tables(written, model.plan) if request.verbose else ()
+    more = [replace(table, detail=not request.verbose) for table in network_tables(written, model.plan)]
     return Report(f"{source.path} -> {out}", facts, (*more, *tables), tuple(notes))
 
 

@@ -42,7 +42,8 @@ export async function ask(path, body) {
 
 /** @param {number} number @returns {Promise<Model>} */
 export async function fetchModel(number) {
-  return { ...await (await ask(`/api/models/${number}`)).json(), number };
+  const told = await (await ask(`/api/models/${number}`)).json();
+  return { ...told, number, tensors: Object.fromEntries(told.tensors.map((/** @type {{ name: string }} */ one) => [one.name, one])) };
 }
 
 /** Saves bytes as a file of the person's own. @param {Blob} blob @param {string} name */
