@@ -3,6 +3,7 @@
 llama.cpp answers in JSON text. Rows of all tokens would mostly measure that, so its pooling by the first token is asked
 for: the same work in the layers, and one vector a sequence. It computes no padding."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from fusebert.ops.graph import Array
 WORDS = 30522
 
 
-def write_gguf(checkpoint: Path, size: dict[str, int], path: Path) -> None:
+def write_gguf(checkpoint: Path, path: Path) -> None:
     """The checkpoint of a random BERT; its vocabulary is only there because the format asks for one."""
     import gguf
 
+    size = json.loads((checkpoint / "config.json").read_text())
     writer = gguf.GGUFWriter(path, "bert")
     writer.add_block_count(size["num_hidden_layers"])
     writer.add_context_length(512)

@@ -130,7 +130,7 @@ class Forms:
     @cached_property
     def gguf(self) -> Path:
         """In llama.cpp's format, weights in Q8_0."""
-        return self._once("q8_0.gguf", lambda path: llama.write_gguf(self.checkpoint, self._size, path))
+        return self._once("q8_0.gguf", lambda path: llama.write_gguf(self.checkpoint, path))
 
     def _once(self, name: str, make: Callable[[Path], object]) -> Path:
         """The file or folder, made under another name first: one that is there is whole."""
@@ -164,7 +164,7 @@ def torch(precision: str, forms: Forms, threads: int) -> Ready:
     """Stock PyTorch."""
     import torch
 
-    return _on_torch(forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision]), threads)
+    return _on_torch(forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision]), forms, threads)
 
 
 def torchao(forms: Forms, threads: int) -> Ready:
@@ -174,7 +174,7 @@ def torchao(forms: Forms, threads: int) -> Ready:
 
     model = forms.torch()
     quantize_(model.encoder, Int8DynamicActivationInt8WeightConfig())
-    return _on_torch(torch.compile(model, dynamic=True), threads)
+    return _on_torch(torch.compile(model, dynamic=True), forms, threads)
 
 
 def zentorch(precision: str, forms: Forms, threads: int) -> Ready:
@@ -184,10 +184,10 @@ def zentorch(precision: str, forms: Forms, threads: int) -> Ready:
 
     assert zentorch
     model = forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
-    return _on_torch(torch.compile(model, backend="zentorch", dynamic=True), threads)
+    return _on_torch(torch.compile(model, backend="zentorch", dynamic=True), forms, threads)
 
 
-def _on_torch(model: Any, threads: int) -> Ready:
+def _on_torch(model: Any, forms: Forms, threads: int) -> Ready:
     import torch
 
     torch.set_num_threads(threads)

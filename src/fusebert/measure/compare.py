@@ -229,10 +229,9 @@ def _conclude(
         told[_OWN.format(*distances)] = None
     notes = [*told, *questions.notes, *judge.notes, *([_ALLOWED] if ignored else [])]
     title = f"{first.name} against {second.name}"
-    return Comparison(
-        visible, hidden, judge.hidden_count, not wrong, title, facts, notes, second.framework, rounding,
-        spread(judge.tallies, judge.asked),
-    )  # fmt: skip
+    found = Comparison(visible, hidden, judge.hidden_count, not wrong, title, facts, notes, second.framework, rounding)
+    found.spread = spread(judge.tallies, judge.asked)
+    return found
 
 
 def _save(folder: Path, number: int, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:

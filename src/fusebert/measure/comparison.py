@@ -29,12 +29,11 @@ class Comparison(list[Difference]):
         notes: Sequence[str],
         run_by: str,
         rounding: Rounding | None = None,
-        spread: Sequence[Table] = (),
     ) -> None:
         super().__init__(visible)
         self.hidden, self.hidden_count, self.same, self.title = hidden, hidden_count, same, title
         self.facts, self.notes, self.run_by, self.rounding = facts, notes, run_by, rounding
-        self.spread = tuple(spread)
+        self.spread: tuple[Table, ...] = ()
 
     @property
     def verdict(self) -> dict[str, str]:

@@ -91,8 +91,12 @@ class FusedModel(Fused):
         """The rows that enter the first layer."""
         embeddings: Any = self._modules.get("embeddings")
         if embeddings is None:
-            given = named.get("inputs_embeds")
-            return self.embed_tokens(named["input_ids"]) if given is None else given  # type: ignore[operator]
+            embed: Any = self._modules["embed_tokens"]
+            tokens: torch.Tensor | None = named.get("inputs_embeds")
+            if tokens is None:
+                embedded: torch.Tensor = embed(named["input_ids"])
+                return embedded
+            return tokens
         wanted = self._wiring.embeds
         given = {name: named[name] for name in named if name in wanted and named[name] is not None}
         if "mask" in wanted:

@@ -44,7 +44,8 @@ def _attention(config: Config, weights: Weights, sizes: Sizes, products: Mapping
         if not shared:
             part = products[term]
             name = f"encoder.layer.{number}.attention.self.{part.name}"
-            own = weights.linear(name, *own.weight.shape, bias=bool(part.bias))
+            outputs, inputs = own.weight.shape
+            own = weights.linear(name, outputs, inputs, bias=bool(part.bias))
         return _product(rows, own)
 
     def complete(number: int, attention: Attention) -> Attention:
