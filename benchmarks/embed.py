@@ -96,11 +96,16 @@ def main() -> None:
             for window in ready:
                 model.encode(window)
 
+        def tokenise() -> None:
+            for window in windows(read_rows([data], ("text",)), Settings()):
+                worker.tokenise(window)
+
         def whole(place: Place) -> None:
             fusebert.embed(model, data, folder / f"out{time.monotonic_ns()}", place=place)
 
         kinds: dict[str, Callable[[], object]] = {
             "engine alone": engine,
+            "reading and tokenising": tokenise,
             "fusebert embed": lambda: whole(Place()),
         }
         if given.ray:

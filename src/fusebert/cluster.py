@@ -17,8 +17,8 @@ _STORE = 2 << 30  # bytes of the object store of a Ray that is started here, at 
 
 @contextmanager
 def connected(address: str | None, cores: int) -> Iterator[Any]:
-    """Yields the module `ray`, connected to the cluster at `address`, as Ray writes it (auto, HOST:PORT or
-    ray://HOST:PORT), or at RAY_ADDRESS. Without one a Ray is started here, with so many cores."""
+    """Yields the module `ray`, connected to the cluster at `address`, as Ray writes it (auto or HOST:PORT), or at
+    RAY_ADDRESS. Without one a Ray is started here, with so many cores."""
     ray = import_ray()
     if ray.is_initialized():
         yield ray

@@ -69,7 +69,7 @@ def serve(
         str | None, typer.Option(help="On Ray, instead of --replicas: the least and the most, 1:8.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; else one is started here.")
+        str | None, typer.Option(help="Of a Ray cluster: auto or HOST:PORT; else one is started here.")
     ] = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Show a page at / to browsers.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,

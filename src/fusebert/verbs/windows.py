@@ -45,7 +45,7 @@ class Place:
     @property
     def address(self) -> str | None:
         """Of the cluster, if one is named."""
-        return None if self.on == "ray" else self.on
+        return self.on.removeprefix("ray://") if self.on and self.on != "ray" else None
 
 
 @dataclass(frozen=True)
