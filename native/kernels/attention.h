@@ -20,6 +20,22 @@ struct Bytes : S8 {
     return add_pairs(even, (vi)((Levels)x >> 8), (vi)((Halves)w >> 8));
   }
 };
+#elif defined(FB_AMX)
+struct Bytes : S8 {  // a block of keys is too small for tiles: by vectors, rows interleaved
+  static constexpr bool kRowByRow = false;
+  static constexpr int kRows = kTileRows, kVectors = kTileVectors, kJoined = 1;
+};
+#elif defined(FB_DOT)
+struct Bytes : S8 {
+  static constexpr int kRows = kLanes;
+#ifndef FB_I8MM  // what S8 leaves to Columns is done at once: nobody else knows the sums of keys and values
+  FB_INLINE vi input(const uint8_t* x) { return vi{} + load<int32_t>(x); }
+  FB_INLINE vi add(vi sum, vi x, vi w) {
+    const vi middle = vi{} + static_cast<int32_t>(0x80808080);
+    return S8::add(sum, x ^ middle, w) - S8::add(vi{}, middle, w);
+  }
+#endif
+};
 #else
 using Bytes = S8;
 #endif
