@@ -27,7 +27,11 @@ pytestmark = [
 CASES = [
     name
     for name, case in families.CASES.items()
-    if hasattr(transformers, f"{case.name}Config") and not case.own_names and not case.old and case.name != "XLMRoberta"
+    if not (name == "albert" and transformers.__version__.startswith("4."))  # whose own inner groups fail
+    and hasattr(transformers, f"{case.name}Config")
+    and not case.own_names
+    and not case.old
+    and case.name != "XLMRoberta"
 ]
 SEQUENCE = [name for name in CASES if "sequence" in families.CASES[name].heads]
 MASKS = {"none": None, "right": [21, 9, 1], "left": [-21, -9, -2], "holes": [(0, 5, 8, 20), (2, 3), (0, 4)]}
