@@ -14,7 +14,9 @@ from ray_processes import processes
 import fusebert
 from fusebert.engine.tokenizer import Tokenizer
 from fusebert.errors import FusebertError
+from fusebert.formats.dataset import Row
 from fusebert.verbs.embed import Place, Settings
+from fusebert.verbs.windows import Worker
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 TOKENS = Settings(task="tokens", keep=("id",))  # whose windows are small: 512 rows
@@ -81,18 +83,15 @@ def test_a_lost_actor_costs_nothing(local_ray, model, data, here, tmp_path):
     assert files(out) == here
 
 
-def test_a_row_that_ends_its_process_is_rejected_alone(local_ray, model, tmp_path, monkeypatch):
+def test_a_row_that_ends_its_process_is_rejected_alone(model, monkeypatch):
+    """What the last pass does with windows whose actors were lost."""
     monkeypatch.setattr(deadly, "HOME", os.getpid())
     monkeypatch.setattr(Tokenizer, "__call__", Tokenizer.__call__)  # put back in the end
-    texts = ["the cat sat"] * 50
-    texts[20] = deadly.TEXT
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-    out = tmp_path / "out.jsonl"
-    report = fusebert.embed(deadly.load(model), tmp_path / "a.txt", out, place=Place("ray", 1))
-    assert (report.facts["rows"], report.facts["rejected"]) == (50, 1)
-    (told,) = map(json.loads, (tmp_path / "out.rejected.jsonl").read_text().splitlines())
-    assert (told["row"], told["reason"]) == (20, "the tokenizer failed on it: its process ended with 9")
-    assert len(out.read_text().splitlines()) == 49
+    worker = Worker(deadly.load(model), Settings(), careful=True)
+    rows = [Row(i, (deadly.TEXT if i == 20 else "the cat sat",)) for i in range(50)]
+    part = worker.answer(0, *worker.tokenise(rows))
+    assert part.rejected == [{"row": 20, "reason": "the tokenizer failed on it: its process ended with 9"}]
+    assert len(part.numbers) == 49
 
 
 def test_what_cannot_be_read_is_told(local_ray, model, tmp_path):
