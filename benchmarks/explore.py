@@ -8,7 +8,6 @@ Without MODEL it is TensorFlow's BERT with 24 layers of tiny weights, exported b
 
 import argparse
 import importlib
-import json
 import shutil
 import threading
 from itertools import pairwise
@@ -88,8 +87,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.model is None:
         make(["tf-bert"], [24])
-        told = json.loads((PLACE / "tf-bert-24" / "entry.json").read_text())
-        given.model = PLACE / "tf-bert-24" / told["file"]
+        given.model = PLACE / "tf-bert-24" / "saved_model"
     show(measure(given.model), given.json)
 
 
