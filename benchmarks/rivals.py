@@ -164,33 +164,8 @@ def torch(precision: str, forms: Forms, threads: int) -> Ready:
     """Stock PyTorch."""
     import torch
 
-    return _on_torch(forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision]), forms, threads)
-
-
-def torchao(forms: Forms, threads: int) -> Ready:
-    """PyTorch, its layers in torchao's int8 (rows quantised on the fly), compiled once for all shapes."""
-    import torch
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
-
-    model = forms.torch()
-    quantize_(model.encoder, Int8DynamicActivationInt8WeightConfig())
-    return _on_torch(torch.compile(model, dynamic=True), forms, threads)
-
-
-def zentorch(precision: str, forms: Forms, threads: int) -> Ready:
-    """PyTorch, compiled by AMD's backend."""
-    import torch
-    import zentorch
-
-    assert zentorch
-    model = forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
-    return _on_torch(torch.compile(model, backend="zentorch", dynamic=True), forms, threads)
-
-
-def _on_torch(model: Any, forms: Forms, threads: int) -> Ready:
-    import torch
-
     torch.set_num_threads(threads)
+    model = forms.torch().to({"fp32": torch.float32, "bf16": torch.bfloat16}[precision])
 
     def ready(ids: Array, mask: Array) -> Call:
         given = {name: torch.from_numpy(array) for name, array in feed(ids, mask, forms.names).items()}
@@ -284,8 +259,6 @@ def engines() -> list[Engine]:
                                   ("dynamic int8", "int8", "dynamic")):  # fmt: skip
         found.append(Engine(f"onnxruntime {name}", precision, "onnxruntime", True, partial(onnxruntime, form)))
     found += [Engine(f"openvino {p}", p, "openvino", True, partial(openvino, p)) for p in ["fp32", *halves, "int8"]]
-    found += [Engine(f"zentorch {p}", p, "zentorch", True, partial(zentorch, p)) for p in ["fp32", *halves]]
-    found.append(Engine("torchao int8", "int8", "torchao", True, torchao))
     found.append(Engine("ctranslate2 int8", "int8", "ctranslate2", False, partial(ctranslate2, "int8")))
     found.append(Engine("llama.cpp int8", "int8", "xllamacpp", False, llama_cpp))
     return found + [
@@ -296,8 +269,8 @@ def engines() -> list[Engine]:
 def versions() -> dict[str, str]:
     """Of the packages that are installed."""
     found = {}
-    for package in ("fusebert", "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2", "torchao",
-                    "zentorch", "xllamacpp"):  # fmt: skip
+    for package in ("fusebert", "torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2",
+                    "xllamacpp"):  # fmt: skip
         try:
             found[package] = version(package)
         except PackageNotFoundError:
