@@ -47,8 +47,7 @@ def test_odd_sizes_in_every_family(models, family, precision):
     mask = stock.masks(3, 37, "right", seed=3)
     got = fusebert.load(folder, precision).run(ids, mask)["last_hidden_state"]
     want = stock.run(model, ids, mask)["last_hidden_state"]
-    assert_close(got[mask == 1], want[mask == 1], precision)
-    assert not got[mask == 0].any()
+    assert_close(got, want, precision)  # at hidden positions too, which nobody knows the readers of
 
 
 @pytest.mark.parametrize("kind", ["none", "right", "left", "holes"])

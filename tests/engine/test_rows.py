@@ -83,7 +83,7 @@ def test_auto_computes_what_question_answering_reads(loaded):
     assert auto[mask == 0].all()
 
 
-@pytest.mark.parametrize("head", ["none", "token", "masked"])
+@pytest.mark.parametrize("head", ["token", "masked"])
 def test_auto_skips_and_returns_zeros_where_nobody_else_reads(loaded, head):
     ids, mask = np.random.default_rng(1).integers(0, 211, (5, 24)), stock.masks(5, 24, "left", seed=2)
     output = next(iter(loaded(head=head).run(ids, mask).values()))
@@ -100,8 +100,13 @@ def test_auto_computes_a_hidden_first_token_that_a_head_reads(folders, loaded, h
     model = loaded(head=head)
     assert stock.error(model.run(ids, mask)[name], want) <= 1e-5
     assert np.array_equal(model.run(ids, mask)[name], model.run(ids, mask, padding="compute")[name])
-    if head == "none":
-        assert not model.run(ids, mask)["last_hidden_state"][mask == 0].any()
+
+
+def test_auto_computes_the_rows_of_a_bare_model_since_nobody_knows_who_reads_them(loaded):
+    ids, mask = np.random.default_rng(1).integers(0, 211, (5, 24)), stock.masks(5, 24, "left", seed=2)
+    auto, computed = (loaded().run(ids, mask, padding=p)["last_hidden_state"] for p in ("auto", "compute"))
+    assert np.array_equal(auto, computed)
+    assert auto[mask == 0].any(-1).all()
 
 
 def test_a_row_that_sees_nothing_is_uniform_as_in_eager_attention(folders, loaded, isa):
@@ -113,7 +118,7 @@ def test_a_row_that_sees_nothing_is_uniform_as_in_eager_attention(folders, loade
         model = loaded(precision, isa=isa)
         got = model.run(ids, mask, padding="compute")["last_hidden_state"]
         assert stock.cosine(got, want["last_hidden_state"]).min() > (0.999999 if precision == "fp32" else 0.99)
-        assert not model.run(ids, mask)["last_hidden_state"][1].any()
+        assert not model.run(ids, mask, padding="skip")["last_hidden_state"][1].any()
         assert stock.cosine(model.run(ids, mask)["pooler_output"], want["pooler_output"]).min() > 0.99
     infinite = np.where(additive == 0, 0, -np.inf).astype(np.float32)
     assert np.isfinite(loaded(isa=isa).run(ids, infinite)["last_hidden_state"]).all()

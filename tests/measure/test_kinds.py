@@ -10,7 +10,7 @@ import zoo
 
 import fusebert
 from fusebert.measure.compare import compare
-from fusebert.measure.difference import LIMITS, difference, within
+from fusebert.measure.difference import difference, within
 from fusebert.measure.kinds import Kind
 from fusebert.measure.runners import Fusebert, open_runner
 
@@ -136,12 +136,11 @@ def test_whole_numbers_are_decisions(tmp_path):
 
 
 def test_a_real_classifier_in_int8_counts_by_decisions(shared_data):
-    """The MRPC model's logits on random ids have a cosine below int8's limit, and hardly a decision flips."""
+    """Of the MRPC model's logits, whose direction means little, it is decisions that count, and hardly one flips."""
     folder = shared_data.parent / "models" / "minilm-mrpc"
     if not folder.is_dir():
         pytest.skip(f"{folder} is missing")
     found = compare(fusebert.load(folder), fusebert.load(folder, "int8"), samples=60, sequence_length=64)
     (logits,) = found
-    assert logits.mean_cosine < LIMITS["int8"].cosine
     assert (found.same, logits.decisions) == (True, 60)
     assert logits.flips <= 2

@@ -59,9 +59,9 @@ def make_fused(request: Request) -> Report:
         with progress("finding and replacing", None, request.show_progress):
             rewritten = REWRITERS[type(request.target)](source, file, request.target)
         with _runnable(source, file) as made:
-            made_graph = made.graph
             if isinstance(made, OnnxFile) and isinstance(source, OnnxFile):
                 _check_onnx(source, made, load=not request.verify)
+            made_graph = made.graph
             verdict, tables, notes = _verified(request, made) if request.verify else (_UNKNOWN, (), ("Not compared.",))
             if request.verbose:
                 tables = (_places(rewritten), _nodes(source, made), *tables)

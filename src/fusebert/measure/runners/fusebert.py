@@ -9,6 +9,7 @@ from fusebert.match import Ending
 from fusebert.measure.inputs import Input, Roles
 from fusebert.measure.runners.runner import Feeds, Runner
 from fusebert.ops.graph import Array
+from fusebert.values.blocks import Attention
 
 
 class Fusebert(Runner):
@@ -33,7 +34,9 @@ class Fusebert(Runner):
             padding_id=embeddings.padding_id,
             precision=model.plan.precision,
         )
-        self.skips = model.skips_hidden
+        bodies = [block.body for block in model.network.encoder.blocks]
+        windows = any(isinstance(body, Attention) and body.window for body in bodies)
+        self.skips = model.skips_hidden or windows  # a hidden row may see nothing through one: frameworks differ there
         self._model: Model | None = model
 
     def answer(self, prepared: Feeds) -> dict[str, Array]:
