@@ -40,9 +40,8 @@ struct Bytes : S8 {
 using Bytes = S8;
 #endif
 
-// From how many keys on it is quicker than attention in fp32, and than attention in bf16, as measured (docs/speed.md);
-// nowhere on aarch64, where nobody has measured it.
-#if !defined(FB_VNNI) || defined(__aarch64__)
+// From how many keys on it is quicker than attention in fp32, and than attention in bf16, as measured (docs/speed.md).
+#ifndef FB_VNNI
 constexpr int64_t kFewestKeys[] = {INT64_MAX, INT64_MAX};
 #elif defined(FB_DPBF16)
 constexpr int64_t kFewestKeys[] = {48, 96};
