@@ -91,7 +91,9 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[Any]:
-    """Ray on two cores, for all tests that need it."""
+    """Ray on two cores, for all tests that need it. Its workers can import what tests can."""
     pytest.importorskip("ray", reason="build/ray is missing: run `make test-ray`")
-    with connected(None, 2) as ray:
-        yield ray
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", ""))))
+        with connected(None, 2) as ray:
+            yield ray

@@ -23,4 +23,10 @@ def load(path):
     return model
 
 
+def forget():
+    """Tokenizers of this process end nothing any more."""
+    Tokenizer.__call__ = _HARMLESS
+
+
 HOME = -1  # the process that it must not end
+_HARMLESS = Tokenizer.__call__

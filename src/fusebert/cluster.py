@@ -18,7 +18,7 @@ _STORE = 2 << 30  # bytes of the object store of a Ray that is started here, at 
 @contextmanager
 def connected(address: str | None, cores: int) -> Iterator[Any]:
     """Yields the module `ray`, connected to the cluster at `address`, as Ray writes it (auto or HOST:PORT), or at
-    RAY_ADDRESS. Without one a Ray is started here, with so many cores."""
+    RAY_ADDRESS. Without one a Ray is started here, with so many cores, even if a cluster runs on this machine."""
     ray = import_ray()
     if ray.is_initialized():
         yield ray
@@ -31,12 +31,13 @@ def connected(address: str | None, cores: int) -> Iterator[Any]:
         quiet |= {"num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
     for attempt in range(1 if address else _ATTEMPTS):
         try:
-            ray.init(address, **quiet)
+            ray.init(address or "local", **quiet)
             break
         except Exception as error:  # Ray says it with that class
             ray.shutdown()
             if address or attempt == _ATTEMPTS - 1:
-                raise FusebertError(f"Ray at {address or 'this machine'} cannot be used: {error}") from None
+                hint = "; a cluster that asks for a token needs RAY_AUTH_MODE=token and the token here too" if address else ""
+                raise FusebertError(f"Ray at {address or 'this machine'} cannot be used: {error}{hint}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield ray

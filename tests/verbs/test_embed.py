@@ -144,6 +144,25 @@ def test_killed_at_twenty_moments_it_ends_with_the_same_bytes(models, data, tmp_
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
 
 
+PEAK = """import resource, sys, fusebert
+from fusebert.verbs import windows
+windows._ROWS = 200
+fusebert.embed(sys.argv[1], sys.argv[2], sys.argv[3])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
+
+
+def test_memory_does_not_grow_with_the_input(models, tmp_path):
+    """Ten times the rows, each with far more beside its text than is kept: 80 MB in all."""
+    peaks = []
+    for rows in (4_000, 40_000):
+        line = json.dumps({"text": TEXTS[rows % 130], "more": "x" * 2000}) + "\n"
+        with (tmp_path / f"{rows}.jsonl").open("w") as file:
+            file.writelines(line for _ in range(rows))
+        command = [sys.executable, "-c", PEAK, models["none"], tmp_path / f"{rows}.jsonl", tmp_path / f"{rows}.npy"]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) << 10)
+    assert peaks[1] - peaks[0] < 24 << 20
+
+
 def test_a_full_disk_is_told_and_the_same_command_goes_on(models, data, tmp_path, monkeypatch):
     whole = fusebert.embed(models["none"], data, tmp_path / "whole")
     write = parts._write_parquet

@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from contextlib import contextmanager
 
 import deadly
 import pytest
@@ -92,6 +95,46 @@ def test_a_row_that_ends_its_process_is_rejected_alone(model, monkeypatch):
     part = worker.answer(0, *worker.tokenise(rows))
     assert part.rejected == [{"row": 20, "reason": "the tokenizer failed on it: its process ended with 9"}]
     assert len(part.numbers) == 49
+
+
+def test_a_row_that_ends_its_actors_is_rejected_on_ray_too(local_ray, model, tmp_path):
+    """Every actor that meets it is lost, until the last pass answers in processes that may end."""
+    texts = [deadly.TEXT if i == 700 else f"the {WORDS[i % 7]} sat" for i in range(1200)]
+    (tmp_path / "a.txt").write_text("".join(text + "\n" for text in texts))
+    settings = Settings(task="tokens")
+    loaded = deadly.load(model)
+    try:
+        report = fusebert.embed(loaded, tmp_path / "a.txt", tmp_path / "out", settings, place=Place("ray", 1), threads=1)
+    finally:
+        deadly.forget()
+    (told,) = map(json.loads, (tmp_path / "out" / "_rejected.jsonl").read_text().splitlines())
+    assert told == {"row": 700, "reason": "the tokenizer failed on it: its process ended with 9"}
+    assert (report.facts["rows"], report.facts["rejected"], report.facts["parts"]) == (1200, 1, 3)
+
+
+@contextmanager
+def cluster(port):
+    """Ray as `ray start --head` starts it, for those who know its port."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=2", "--block"]
+    more = ["--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=100000000"]
+    head = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert any("Ray runtime started" in line for line in head.stdout)
+        yield
+    finally:
+        head.terminate()
+        head.communicate(timeout=60)
+
+
+def test_a_cluster_is_named_by_its_address_and_left_alone_otherwise(model, data, here, tmp_path):
+    env = {**os.environ, "RAY_AUTH_MODE": "token"}  # as Ray's own clusters ask for, unless told
+    command = [sys.executable, "-m", "fusebert", "embed", str(model), str(data), "--task", "tokens", "--keep", "id"]
+    with cluster(6397):
+        for name, on in (("there", "ray://127.0.0.1:6397"), ("own", "ray")):
+            more = ["-o", str(tmp_path / name), "--on", on, "--workers", "1", "--json"]
+            told = subprocess.run([*command, *more], env=env, capture_output=True, text=True, timeout=300)
+            assert told.returncode == 0, told.stderr
+            assert files(tmp_path / name) == here
 
 
 def test_what_cannot_be_read_is_told(local_ray, model, tmp_path):

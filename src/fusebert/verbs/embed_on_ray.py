@@ -131,12 +131,8 @@ def _stream(ray: Any, files: list[Path], settings: Settings, ready: set[int]) ->
     context.enable_progress_bars = False
     context.max_errored_blocks = -1  # what is missing is told at the end, when all others are there
     context.target_max_block_size = 1  # a window is a block
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
-    return ray.data.read_datasource(
-        Windows(), override_num_blocks=1, ray_remote_args={"num_cpus": 0, "scheduling_strategy": here}
-    )
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
+    return ray.data.read_datasource(Windows(), override_num_blocks=1, num_cpus=0, label_selector=here)
 
 
 def _table(pa: Any, number: int, rows: int = 0, tokens: int = 0, error: str = "", **content: bytes) -> Any:
