@@ -36,7 +36,11 @@ def connected(address: str | None, cores: int) -> Iterator[Any]:
         except Exception as error:  # Ray says it with that class
             ray.shutdown()
             if address or attempt == _ATTEMPTS - 1:
-                hint = "; a cluster that asks for a token needs RAY_AUTH_MODE=token and the token here too" if address else ""
+                hint = (
+                    "; a cluster that asks for a token needs RAY_AUTH_MODE=token and the token here too"
+                    if address
+                    else ""
+                )
                 raise FusebertError(f"Ray at {address or 'this machine'} cannot be used: {error}{hint}") from None
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:

@@ -104,7 +104,9 @@ def test_a_row_that_ends_its_actors_is_rejected_on_ray_too(local_ray, model, tmp
     settings = Settings(task="tokens")
     loaded = deadly.load(model)
     try:
-        report = fusebert.embed(loaded, tmp_path / "a.txt", tmp_path / "out", settings, place=Place("ray", 1), threads=1)
+        report = fusebert.embed(
+            loaded, tmp_path / "a.txt", tmp_path / "out", settings, place=Place("ray", 1), threads=1
+        )
     finally:
         deadly.forget()
     (told,) = map(json.loads, (tmp_path / "out" / "_rejected.jsonl").read_text().splitlines())
@@ -115,7 +117,16 @@ def test_a_row_that_ends_its_actors_is_rejected_on_ray_too(local_ray, model, tmp
 @contextmanager
 def cluster(port):
     """Ray as `ray start --head` starts it, for those who know its port."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=2", "--block"]
+    command = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        f"--port={port}",
+        "--num-cpus=2",
+        "--block",
+    ]
     more = ["--include-dashboard=false", "--disable-usage-stats", "--object-store-memory=100000000"]
     head = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
