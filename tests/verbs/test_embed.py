@@ -240,7 +240,7 @@ def test_texts_that_are_too_long_are_cut_or_with_strict_rejected(models, tmp_pat
         assert report.facts["rejected"] == rejected
 
 
-def test_memory_does_not_grow_with_the_input(models, tmp_path, monkeypatch):
+def test_windows_wait_for_answers_to_be_written(models, tmp_path, monkeypatch):
     """At most two windows are under way: one is answered while the next one is read."""
     monkeypatch.setattr(module, "_CHARACTERS", 2000)
     alive, most = 0, 0
