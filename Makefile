@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality native format \
+.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality native format \
         clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
@@ -68,6 +68,11 @@ demo: $(VENV)/.serving
 test:
 	$(MAKE) --jobs=2 --output-sync check zoo native browser build/clients/.installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+
+# Every reader and verb with hostile files, each for so many seconds (fuzz/README.md).
+SECONDS ?= 60
+fuzz: $(VENV)/.developed build/legacy/.installed
+	PYTHONPATH=. $(BIN)/python -m fuzz --seconds $(SECONDS)
 
 # What is done on Ray: it starts one here, on two cores.
 test-ray: build/ray/.installed build/clients/.installed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fusebert.errors import DifferentError, FusebertError, UnsupportedError
+import fusebert
+from fusebert.errors import DifferentError, FusebertError, InternalError, UnsupportedError, border
 from fusebert.measure.inputs import UnknownInputError
 
 
@@ -29,3 +30,37 @@ def test_a_message_has_a_limit_however_short_its_words_are():
 def test_what_people_write_stays_as_it_is():
     message = "modèle/été.onnx: 日本 isn’t there; use “fusebert inspect”…"
     assert str(FusebertError(message)) == message
+
+
+def test_what_comes_out_of_a_border_is_an_answer_an_error_of_ours_or_a_defect_with_a_reference():
+    @border
+    def verb(error: Exception | None = None) -> int:
+        if error is not None:
+            raise error
+        return 5
+
+    assert verb() == 5
+    for known in (FusebertError("x"), OSError("disk"), MemoryError()):
+        with pytest.raises(type(known)):
+            verb(known)
+    with pytest.raises(InternalError, match=r"defect in fusebert.*KeyError: 'ids'") as first:
+        verb(KeyError("ids"))
+    with pytest.raises(InternalError) as second:
+        verb(KeyError("mask"))
+    with pytest.raises(InternalError) as other:
+        verb(ValueError("ids"))
+    assert first.value.reference == second.value.reference != other.value.reference
+    assert isinstance(first.value.__cause__, KeyError)
+    assert not isinstance(first.value, FusebertError)
+    assert str(first.value).isprintable()
+
+
+def test_arguments_that_a_verb_does_not_take_are_a_type_error():
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        border(lambda: None)(nothing=1)  # type: ignore[call-arg]
+
+
+def test_public_verbs_are_borders(monkeypatch, tmp_path):
+    for verb in (fusebert.open, fusebert.read, fusebert.find, fusebert.load, fusebert.optimize):
+        with pytest.raises((InternalError, TypeError)):
+            verb(*([object()] * (2 if verb is fusebert.optimize else 1)))

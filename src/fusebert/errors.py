@@ -1,9 +1,19 @@
-"""The errors that fusebert raises on purpose, one family: each message is a sentence that names the file or field."""
+"""The errors that fusebert raises on purpose, one family: each message is a sentence that names the file or field.
+Whatever else comes out of a public verb is a defect of ours and becomes an InternalError at its border."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import hashlib
+import traceback
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_HOME = Path(__file__).parent
 
 _LONGEST_WORD = 200  # characters; names in files may be anything
 _LONGEST_MESSAGE = 4000
@@ -22,6 +32,46 @@ class DifferentError(FusebertError):
 
 class UnsupportedError(FusebertError):
     """The input is well formed, but asks for something fusebert does not compute."""
+
+
+class InternalError(Exception):
+    """A defect in fusebert, whatever it was given. `reference` is the same wherever and whenever the same defect is
+    met; the cause has the traceback."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.reference = _reference(error)
+        super().__init__(
+            _printable(
+                f"this is a defect in fusebert, please report it with its reference {self.reference}, as SECURITY.md "
+                f"says: {type(error).__name__}: {error} (FUSEBERT_TRACEBACK=1 shows where it happened)"
+            )
+        )
+        self.__cause__ = error
+
+
+def border(verb: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The same verb, out of which come answers, FusebertErrors, what the system says (OSError, MemoryError) and
+    InternalErrors. Arguments that it does not take are a TypeError, as of any function."""
+
+    @wraps(verb)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return verb(*args, **kwargs)
+        except (FusebertError, InternalError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:  # the call itself
+                raise
+            raise InternalError(error) from error
+
+    return called
+
+
+def _reference(error: BaseException) -> str:
+    """A digest of the kind of an error and of our functions that it came through."""
+    frames = (frame for frame in traceback.extract_tb(error.__traceback__) if _HOME in Path(frame.filename).parents)
+    places = [f"{Path(frame.filename).relative_to(_HOME).as_posix()}:{frame.name}" for frame in frames]
+    return hashlib.sha256("\n".join([type(error).__name__, *places]).encode()).hexdigest()[:8]
 
 
 def _printable(text: str) -> str:

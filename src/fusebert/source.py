@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from fusebert.errors import FusebertError, UnsupportedError, suggest
+from fusebert.errors import FusebertError, UnsupportedError, border, suggest
 from fusebert.formats import artifact, hub, huggingface, sentence_transformers
 from fusebert.formats.files import map_file, read_json
 from fusebert.formats.onnx import read as onnx
@@ -187,6 +187,7 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
 
 
+@border
 def open(path: str | Path | Source) -> Source:
     """The model at a path; a Source is returned as it is."""
     if isinstance(path, Source):
@@ -249,6 +250,7 @@ def open_result(path: Path, made_from: GraphSource) -> GraphSource:
     return source
 
 
+@border
 def read(path: str | Path, tags: Sequence[str] | None = None) -> Graph:
     """The Graph in a model file. Nothing is executed, and weights are not read until they are asked for. `tags` choose
     among the graphs of a SavedModel (`facts["tags"]` lists them); without them it is the one for serving."""

@@ -3,6 +3,7 @@ behind, and nobody sees a traceback but for a defect."""
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -103,9 +104,14 @@ def test_an_interrupt_at_work_leaves_nothing(checkpoint, tmp_path, run, monkeypa
 
 def test_a_defect_is_told_as_one(run, monkeypatch):
     monkeypatch.setattr("fusebert.verbs.doctor.doctor", lambda: {}["nothing"])
-    assert "a defect in fusebert, please report it: KeyError" in run("doctor", code=70)
+    told = run("doctor", code=70)
+    assert re.search(
+        r"a defect in fusebert, please report it with its reference [0-9a-f]{8}.*: KeyError: 'nothing'", told
+    )
+    assert told.count("\n") == 1
+    assert "a defect" in json.loads(run("doctor", "--json", code=70))["error"]
+    monkeypatch.setenv("FUSEBERT_TRACEBACK", "1")
     assert "Traceback" in run("doctor", code=70)
-    assert "a defect" in run("doctor", "--json", code=70)
 
 
 def test_words_that_are_wrong_are_json_too(run, checkpoint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from fusebert.cli import embed, load_test, measurements, models, patterns, serve
 from fusebert.cli.app import app
 from fusebert.cli.legacy import translate
 from fusebert.cli.show import show_error, show_status
-from fusebert.errors import DifferentError, FusebertError
+from fusebert.errors import DifferentError, FusebertError, InternalError
 
 __all__ = ["app", "call", "embed", "load_test", "measurements", "models", "patterns", "serve"]
 
@@ -35,8 +36,10 @@ def call(words: Sequence[str]) -> int:
         if hasattr(error, "format_message"):  # it is about the words themselves
             show_error(_usage(error), as_json)
             return 2
-        traceback.print_exc()
-        show_error(f"this is a defect in fusebert, please report it: {type(error).__name__}: {error}", as_json)
+        defect = error if isinstance(error, InternalError) else InternalError(error)
+        if os.environ.get("FUSEBERT_TRACEBACK"):
+            traceback.print_exception(defect.__cause__)
+        show_error(str(defect), as_json)
         return 70
 
 

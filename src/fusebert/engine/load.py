@@ -11,7 +11,7 @@ from typing import Any
 from fusebert.engine.model import Model
 from fusebert.engine.quantize import smooth
 from fusebert.engine.tokenizer import Tokenizer
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import FusebertError, UnsupportedError, border
 from fusebert.formats.ranges import read_ranges
 from fusebert.source import Artifact, Checkpoint, GraphSource, Source, open
 from fusebert.values.network import Head, Network
@@ -20,6 +20,7 @@ from fusebert.values.plan import make_plan, with_attention
 from fusebert.values.traverse import layers
 
 
+@border
 def load(
     path: str | Path | Source,
     precision: str | None = None,

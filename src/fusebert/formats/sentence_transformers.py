@@ -38,7 +38,7 @@ def read(path: Path) -> Sentence | None:
     texts, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise FusebertError(f"{path / _PROMPTS}: prompts must map names to texts")
-    if default is not None and default not in texts:
+    if default is not None and not (isinstance(default, str) and default in texts):
         raise FusebertError(f"{path / _PROMPTS}: default_prompt_name {default!r:.60} is not among the prompts")
     try:
         return _read_modules(path, dict(texts), default)

@@ -16,13 +16,14 @@ from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
 
 _MOST_GROWTH = 1024  # times; a sentencepiece model's table and a rule or two for blanks make it about 130
+_STEPS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def read_tokenizer(path: Path) -> str:
     """The text of a tokenizer.json that makes texts at most 1024 times as long."""
     content = read_json(path)
-    for name in ("normalizer", "pre_tokenizer"):
-        growth = _growth(content.get(name))
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        growth = _growth(content.get(name), f"{path}: its {name}")
         if growth > _MOST_GROWTH:
             raise FusebertError(
                 f"{path}: its {name} may make a text {growth:.0f} times as long, and {_MOST_GROWTH} is allowed; "
@@ -31,18 +32,22 @@ def read_tokenizer(path: Path) -> str:
     return json.dumps(content)
 
 
-def _growth(step: Any) -> float:
+def _growth(step: Any, where: str) -> float:
     """How many times as long as a text its result can be, in bytes."""
     if not isinstance(step, Mapping):
         return 1
     match step.get("type"):
         case "Sequence":
-            steps = step.get("normalizers") or step.get("pretokenizers")
-            return math.prod(map(_growth, steps)) if isinstance(steps, list) else 1
+            lists = [step[name] for name in _STEPS if isinstance(step.get(name), list)]
+            return math.prod(_growth(one, where) for steps in lists for one in steps)
         case "Replace":
             return _replacement(step.get("pattern"), step.get("content"))
         case "Precompiled":
-            return _longest_entry(step.get("precompiled_charsmap"))
+            return _longest_entry(step.get("precompiled_charsmap"), where)
+        case "TemplateProcessing":
+            return max(1, *(len(step[name]) for name in ("single", "pair") if isinstance(step.get(name), list)))
+        case "Prepend":
+            return 1 + len(str(step.get("prepend")).encode(errors="replace"))
         case "ByteLevel" | "BertNormalizer":
             return 2
         case "Metaspace":
@@ -60,11 +65,14 @@ def _replacement(pattern: Any, content: Any) -> float:
     return 1 + inserted
 
 
-def _longest_entry(table: Any) -> int:
-    """The longest string of a sentencepiece table: an index behind its length, then strings that end with a zero."""
+def _longest_entry(table: Any, where: str) -> int:
+    """The longest string of a sentencepiece table: an index behind its length, then strings that end with a zero. The
+    library makes room for as long an index as is said."""
     try:
         data = base64.b64decode(table if isinstance(table, str) else "", validate=True)
     except (binascii.Error, ValueError):
         return 1  # which the library refuses
+    if len(data) < 4 or int.from_bytes(data[:4], "little") > len(data) - 4:
+        raise FusebertError(f"{where} has a table that ends before its index does; take the model's own tokenizer")
     strings = data[4 + int.from_bytes(data[:4], "little") :]
     return max(1, *map(len, strings.split(b"\0")))

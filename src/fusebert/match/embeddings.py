@@ -82,25 +82,29 @@ class _Reading:
         return UnsupportedError(f"embeddings that are not supported: {wanted} was expected, but there is {there}")
 
     def _terms(self, tensor: str) -> list[str]:
-        node = self._weights.made(tensor, "add")
-        return [tensor] if node is None else [term for name in node.inputs for term in self._terms(name)]
+        left, terms = [tensor], list[str]()
+        while left:
+            node = self._weights.made(name := left.pop(), "add")
+            terms += [name] if node is None else []
+            left += [] if node is None else reversed(node.inputs)
+        return terms
 
     def _term(self, tensor: str) -> tuple[str, Array, int | None]:
         """What an added tensor is: "position", "always", or the input it is looked up by; its table; RoBERTa's id."""
         if tensor in self._graph.weights:
-            array = self._graph.weights[tensor].read()
+            array = self._weights.numbers(tensor)
             if not array.ndim or not array.size:
                 raise self._stuck(tensor, "rows of numbers")
             rows = array.reshape(-1, array.shape[-1])
             return ("always", rows[0], None) if len(rows) == 1 else ("position", rows, None)
         node = self._weights.maker(tensor)
         if node is not None and node.op == "embed" and node.inputs[0] in self._graph.weights:
-            table = self._graph.weights[node.inputs[0]].read()
+            table = self._weights.numbers(node.inputs[0])
             return self._looked_up(tensor, table, node.inputs[1])
         if node is not None and (node.op == "expand" or (node.op == "arrange" and keeps_order(node))):
             return self._term(node.inputs[0])
         if node is not None and node.op in ("slice", "strided_slice") and node.inputs[0] in self._graph.weights:
-            table = self._graph.weights[node.inputs[0]].read()
+            table = self._weights.numbers(node.inputs[0])
             table = table.reshape(-1, table.shape[-1])
             for _, part in self._trials.try_all(tensor, (len(table),)):
                 part = part.reshape(-1, table.shape[-1])

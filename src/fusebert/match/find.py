@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from fusebert.errors import border
 from fusebert.match.chains import chained, layers_of, same_mask, same_operator
 from fusebert.match.consumers import consumers_of
 from fusebert.match.findings import (
@@ -35,6 +36,7 @@ from fusebert.match.trials import Trials
 from fusebert.ops.graph import Graph, Node
 
 
+@border
 def find(graph: Graph) -> Finding:
     """Every encoder in a graph."""
     translated, rows = translate_with_rows(graph)

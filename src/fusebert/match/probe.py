@@ -27,7 +27,8 @@ def make_probes(
     small, large = _sizes(list(dict.fromkeys(free)), longest)
     fixed_sizes = fixed_sizes or {}
     first, second = ((fixed_sizes.get(0, b), fixed_sizes.get(1, s)) for b, s in (small, large))
-    return _fill(graph, first, 0), _fill(graph, second, 1)
+    few, many = _fill(graph, first, 0), _fill(graph, second, 1)
+    return {name: few[name] for name in few if name in many}, {name: many[name] for name in many if name in few}
 
 
 def _sizes(primes: list[int], longest: int | None) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -90,13 +90,13 @@ class _Unrounding:
 
     def _floats(self, node: Node) -> str | None:
         """What a node makes of bytes, if they were floats before or are rows of a table."""
-        whole, scale, zero = (*node.inputs, "")[:3]
+        whole, scale, zero = (*node.inputs, "", "")[:3]
         before, made = self._rounded.get(whole), self._maker.get(whole)
         if before is not None and self._is_same(before.scale, scale) and self._is_same(before.zero, zero):
             return before.floats
         if made is None or made.op != "gather" or made.inputs[0] not in self._graph.weights:
             return None
-        if any(math.prod(self._shape(name)) != 1 for name in (scale, zero) if name):
+        if not scale or any(math.prod(self._shape(name)) != 1 for name in (scale, zero) if name):
             return None
         table, rows = f"{node.outputs[0]} table", f"{node.outputs[0]} rows"
         self.nodes.append(replace(node, inputs=(made.inputs[0], *node.inputs[1:]), outputs=(table,)))

@@ -94,7 +94,7 @@ class _Recognition:
     def _scalar(self, name: str) -> float | None:
         if name not in self._scalars:
             weight = self._graph.weights.get(name)
-            one = weight is not None and all(n == 1 for n in weight.shape) and weight.dtype not in ("string", "bool")
+            one = weight is not None and weight.is_numbers and all(n == 1 for n in weight.shape)
             self._scalars[name] = float(weight.read().reshape(())) if weight is not None and one else None
         return self._scalars[name]
 

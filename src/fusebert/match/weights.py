@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.errors import UnsupportedError
 from fusebert.match.findings import FoundEncoder, Lifted, Match
 from fusebert.match.patterns import FORMS
 from fusebert.ops.graph import Array, Node
@@ -61,7 +62,14 @@ class Weights:
         return self._linear(given["weight"], given.get("bias"))
 
     def _array(self, name: str | None) -> Array | None:
-        return None if not name else self.graph.weights[name].read()
+        return self.numbers(name) if name else None
+
+    def numbers(self, name: str) -> Array:
+        """The numbers of a weight."""
+        weight = self.graph.weights[name]
+        if not weight.is_numbers:
+            raise UnsupportedError(f"weight {name} holds {weight.dtype}, where numbers are expected")
+        return weight.read()
 
     def _linear(self, weight: str, bias: str | None) -> Linear:
         matrix, offset = self._array(weight), self._array(bias)

@@ -13,6 +13,15 @@ from numpy.typing import NDArray
 from fusebert.errors import FusebertError
 
 Array = NDArray[Any]
+_NUMBERS = frozenset(
+    (
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,11 @@ class Weight:
     shape: tuple[int, ...]
     dtype: str
     read: Callable[[], Array] = field(compare=False, repr=False)
+
+    @property
+    def is_numbers(self) -> bool:
+        """Whether these are numbers, and neither strings nor of a type that nobody knows."""
+        return self.dtype in _NUMBERS
 
     @staticmethod
     def of(array: Array) -> Weight:

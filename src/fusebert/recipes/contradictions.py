@@ -9,7 +9,7 @@ from typing import Any
 from fusebert.formats.tensorflow.bert_op import Settings, settings_of
 from fusebert.formats.tensorflow.scope import Node, read_nodes
 from fusebert.formats.tensorflow.tensor import tensor_value
-from fusebert.formats.tensorflow.types import STRING
+from fusebert.formats.tensorflow.types import DTYPES
 from fusebert.recipes.derive import HIDDEN
 
 _ACTIVATIONS = {
@@ -96,6 +96,6 @@ def _mask_value(nodes: Mapping[str, Node], constants: Mapping[str, Any]) -> floa
 def _scalar(constant: Any) -> float | None:
     """The value of a scalar Const of a pattern, or None."""
     tensor = next((e.value.tensor for e in constant.attr if e.key == "value"), None) if constant is not None else None
-    if tensor is None or tensor.tensor_shape.dim or tensor.dtype == STRING:
+    if tensor is None or tensor.tensor_shape.dim or tensor.dtype not in DTYPES:
         return None
     return float(tensor_value(tensor, constant.name))

@@ -126,7 +126,7 @@ def load(path: str | Path, name: str) -> Any:
             text_format.Parse(data, made)
         else:
             made.ParseFromString(data)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+    except (DecodeError, text_format.ParseError, ValueError, RecursionError) as error:
         raise FusebertError(f"{path} is not a readable {name}: {error}") from None
     _check(path, name, made)
     return made

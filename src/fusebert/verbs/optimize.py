@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fusebert.errors import FusebertError
+from fusebert.errors import FusebertError, border
 from fusebert.measure.tasks import Task, find_task, read_texts
 from fusebert.report import Report
 from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSource, open
@@ -27,6 +27,7 @@ from fusebert.verbs.standalone import make_standalone, plan_standalone
 _FILES = (".onnx", ".pb", ".pbtxt")
 
 
+@border
 def optimize(
     path: str | Path | Source,
     out: str | Path,

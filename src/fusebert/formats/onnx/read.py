@@ -18,7 +18,7 @@ from fusebert.formats.files import map_file
 from fusebert.formats.onnx.order import sort_nodes
 from fusebert.formats.onnx.repair import repair
 from fusebert.formats.onnx.types import DTYPES, LISTED, NAMES, STRING
-from fusebert.formats.protobuf.wire import CUT, Skeleton, cut
+from fusebert.formats.protobuf.wire import CUT, Skeleton, cut, placed
 from fusebert.ops.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
 
 _SCHEMA = """
@@ -245,7 +245,7 @@ class _Reader:
         if tensor.data_location == 1:
             return self._external(tensor, where, dtype, size)
         if tensor.HasField("mapped"):
-            offset, length = self._ranges[tensor.mapped]
+            offset, length = placed(self._ranges, tensor.mapped)
             data = np.frombuffer(self._data, np.uint8, length, offset)
             if length == size and length > _OWN_MAPPING:
                 return lambda: self._mapped_alone(offset, length).view(dtype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from fusebert.errors import FusebertError
 
@@ -115,6 +116,16 @@ def _encoded(value: int) -> bytes:
     return bytes(out)
 
 
+_Part = TypeVar("_Part")
+
+
+def placed(parts: Sequence[_Part], number: int) -> _Part:
+    """What was cut out under a number; a file may have such numbers of its own."""
+    if not 0 <= number < len(parts):
+        raise FusebertError("a weight stands in a field that no model uses")
+    return parts[number]
+
+
 def fill(message: bytes, grammar: Grammar, name: str, payloads: Sequence[Payload]) -> list[Payload]:
     """The inverse of `cut`: a message whose cut-out places are filled again, in pieces to write one after another."""
     return _filled(memoryview(message), 0, len(message), grammar, name, payloads)
@@ -132,8 +143,8 @@ def _filled(
         number, kind = tag >> 3, tag & 7
         if number == MAPPED:
             index, at = varint(data, at, end)
-            place = next(field for field, inner in fields.items() if inner == CUT)
-            payload = payloads[index]
+            place = next((field for field, inner in fields.items() if inner == CUT), MAPPED)
+            payload = placed(payloads, index if place != MAPPED else -1)
             pieces += [data[kept:start], _encoded(place << 3 | 2), _encoded(len(payload)), payload]
             kept = at
         elif kind != 2:

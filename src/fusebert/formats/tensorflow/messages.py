@@ -141,5 +141,5 @@ def parse(path: Path, name: str) -> tuple[Any, tuple[tuple[int, int], ...]]:
             return text_format.Parse(bytes(data), message(name), allow_unknown_field=True), ()
         skeleton = cut(data, GRAMMAR, name)
         return _messages()[name].FromString(skeleton.message), skeleton.ranges
-    except (FusebertError, DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+    except (FusebertError, DecodeError, text_format.ParseError, ValueError, RecursionError) as error:
         raise FusebertError(f"{path} is not a readable TensorFlow {name}: {error}") from None

@@ -175,11 +175,11 @@ class _Reader:
                 weights.update(dict.fromkeys(outputs, attributes["value"]))
                 continue
             if word == "Placeholder":
-                types[outputs[0]] = TensorType(str(attributes.get("dtype", "")), attributes.get("shape"))
-            elif shapes := attributes.get("_output_shapes"):
+                types[outputs[0]] = TensorType(str(attributes.get("dtype", "")), _shape(attributes.get("shape")))
+            elif isinstance(shapes := attributes.get("_output_shapes"), tuple):
                 for output in outputs:
                     if (number := output_number(output)) < len(shapes):
-                        types[output] = TensorType(_result_type(word, attributes, number), shapes[number])
+                        types[output] = TensorType(_result_type(word, attributes, number), _shape(shapes[number]))
             inputs = list(message.input)
             if any(name.startswith("^") for name in inputs):
                 attributes["^"] = tuple(name[1:] for name in inputs if name.startswith("^"))
@@ -218,6 +218,12 @@ class _Reader:
 
     def _attribute(self, value: Any, where: str) -> Any:
         return self._tensors.weight(value.tensor, where) if value.HasField("tensor") else attribute_value(value)
+
+
+def _shape(declared: Any) -> tuple[int | None, ...] | None:
+    """An attribute that says a shape; None where it holds something else."""
+    fits = isinstance(declared, tuple) and all(size is None or isinstance(size, int) for size in declared)
+    return declared if fits else None
 
 
 def _result_type(word: str, attributes: Mapping[str, Any], number: int) -> str:

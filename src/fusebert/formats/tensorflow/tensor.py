@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.formats.protobuf.wire import placed
 from fusebert.formats.tensorflow.types import DTYPES, LISTED, dtype_name, shape_of
 from fusebert.ops.graph import Array, Weight
 
@@ -34,7 +35,7 @@ class Tensors:
             return Weight(shape, "string", lambda: _filled(np.array(list(strings) or [b""], object), shape))
         content: Any = tensor.tensor_content
         if tensor.HasField("mapped"):
-            offset, length = self.ranges[tensor.mapped]
+            offset, length = placed(self.ranges, tensor.mapped)
             content = self.data[offset : offset + length]
         if len(content):
             size = count * np.dtype(dtype).itemsize
