@@ -45,6 +45,12 @@ build/clients/.installed: requirements/clients.txt | $(VENV)/.developed
 	$(BIN)/pip install --quiet --no-deps --target build/clients -r requirements/clients.txt
 	touch $@
 
+# Packages whose models have an encoder inside, for tests of the PyTorch drop-in.
+build/around/.installed: requirements/around.txt | $(VENV)/.developed
+	rm -rf build/around
+	$(BIN)/pip install --quiet --no-deps --target build/around -r requirements/around.txt
+	touch $@
+
 # Ray, for the tests that are run on it.
 build/ray/.installed: requirements/ray.txt | $(VENV)/.developed
 	rm -rf build/ray
@@ -66,7 +72,7 @@ demo: $(VENV)/.serving
 	$(BIN)/python scripts/demo.py
 
 test:
-	$(MAKE) --jobs=2 --output-sync check zoo native browser build/clients/.installed
+	$(MAKE) --jobs=2 --output-sync check zoo native browser build/clients/.installed build/around/.installed
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # Every reader and verb with hostile files, each for so many seconds (fuzz/README.md).

@@ -97,14 +97,16 @@ class Fused(nn.Module):
             warnings.warn(f"fusebert: {type(self).__name__} runs the original encoder: {reason}", stacklevel=4)
 
     def _prepare(
-        self, rows: torch.Tensor, mask: torch.Tensor | None, states: bool
+        self, rows: torch.Tensor, mask: torch.Tensor | None, states: bool, hidden_rows: str = ""
     ) -> tuple[Sequence[torch.Tensor], Run]:
-        """The rows after every layer, or the last, and the call that fills them in."""
+        """The rows after every layer, or the last, and the call that fills them in; `hidden_rows` as it is set unless
+        given."""
         state = self.fusebert
         wiring, settings = state.wiring, state.settings
         assert wiring is not None  # made when the encoder was
         weights = wiring.weights()
-        hidden_rows = "compute" if states and settings.padding == "auto" else state.hidden_rows
+        own = "compute" if states and settings.padding == "auto" else state.hidden_rows
+        hidden_rows = hidden_rows or own
         if settings.precision.startswith("int8") and not settings.ranges and state.sample is None:
             state.sample = self.sample_rows() if _real(rows) else None
         if settings.calibrate and _real(rows) and not is_tracing():

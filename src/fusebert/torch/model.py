@@ -20,6 +20,8 @@ from fusebert.torch.wiring import ModelWiring
 _USED = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "output_hidden_states",
          "output_attentions", "return_dict")  # fmt: skip
 _WITHOUT_EFFECT = ("cache_position", "use_cache", "num_items_in_batch")
+# ModernBERT's of transformers 4, whose heads take padding away themselves where its attention is flash_attention_2.
+_UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 
 
 class FusedModel(Fused):
@@ -39,6 +41,9 @@ class FusedModel(Fused):
             self._warn(reason)
             return type(self).original.forward(self, *args, **kwargs)
         rows = self._embed(named)
+        if named.get("cu_seqlens") is not None:
+            last = self._run_unpadded(rows, named["cu_seqlens"])
+            return self._answer(last, None, named.get("return_dict"))
         outputs, run = self._prepare(rows, self._mask(named.get("attention_mask")), states)
         run()
         return self._answer(outputs[-1], (rows, *outputs) if states else None, named.get("return_dict"))
@@ -58,19 +63,34 @@ class FusedModel(Fused):
         assert isinstance(wiring, ModelWiring)  # made when the model was
         return wiring
 
+    def _run_unpadded(self, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """Rows without padding, `[tokens, hidden]`, of sequences that end at these, each with positions from 0."""
+        lengths = ends.diff().long()
+        shown = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+        padded = rows.new_zeros((*shown.shape, rows.shape[-1]))
+        padded[shown] = rows
+        outputs, run = self._prepare(padded, shown, False, "skip")
+        run()
+        return outputs[-1][shown]
+
     def _reason_against(self, named: dict[str, Any], states: bool) -> str:
         if self._wants("output_attentions", named):
             return "output_attentions is asked for"
+        unpadded = "cu_seqlens" in self.arguments and named.get("cu_seqlens") is not None
+        known = (*_USED, *_WITHOUT_EFFECT, *(_UNPADDED if unpadded else ()))
         for name, value in named.items():
-            if name not in _USED and name not in _WITHOUT_EFFECT and value is not None and value is not False:
+            if name not in known and value is not None and value is not False:
                 return f"{name} is given"
         given = [named.get(name) for name in ("input_ids", "inputs_embeds")]
         if sum(value is not None for value in given) != 1:
             return "not one of input_ids and inputs_embeds is given"
         first = given[0] if given[0] is not None else given[1]
         mask = named.get("attention_mask")
-        if not isinstance(first, torch.Tensor) or not first.is_cpu or first.dim() != (2 if first is given[0] else 3):
-            return "its input is not a padded batch on the CPU"
+        dimensions = (2 if first is given[0] else 3) - unpadded
+        if not isinstance(first, torch.Tensor) or not first.is_cpu or first.dim() != dimensions:
+            return f"its input is not {'rows without padding' if unpadded else 'a padded batch'} on the CPU"
+        if unpadded:
+            return "hidden states of rows without padding are asked for" if states else self._reason_inside()
         if mask is not None and (not isinstance(mask, torch.Tensor) or not mask.is_cpu or mask.dim() != 2):
             return "the attention mask is not a CPU tensor of two dimensions"
         if getattr(self, "z_steps", 0) > 1:
