@@ -21,8 +21,9 @@ $(VENV)/.installed: requirements/run.txt requirements/build.txt $(SOURCES)
 	touch $@
 
 # Tools and frameworks for tests.
-$(VENV)/.developed: requirements/develop.txt requirements/serve.txt requirements/embed.txt requirements/web.txt $(VENV)/.installed
-	$(BIN)/pip install --quiet -r requirements/develop.txt -r requirements/serve.txt -r requirements/embed.txt -r requirements/web.txt
+$(VENV)/.developed: requirements/develop.txt requirements/serve.txt requirements/embed.txt requirements/web.txt \
+		requirements/notebook.txt $(VENV)/.installed
+	$(BIN)/pip install --quiet $(addprefix -r requirements/,develop.txt serve.txt embed.txt web.txt notebook.txt)
 	touch $@
 
 # Older frameworks that the tests' model zoo is made with, in a folder of their own: they clash with newer ones.

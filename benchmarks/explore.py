@@ -34,6 +34,12 @@ _OPEN = """([kind, count]) => {
     }
     return took;
 }"""
+_CHOOSE = """() => {
+    const pane = panes[0], begun = performance.now();
+    pane.choose(pane.model.nodes.length >> 1, true);
+    document.body.offsetHeight;
+    return performance.now() - begun;
+}"""
 _PAN = """() => new Promise((done) => {
     const { canvas } = panes[0], times = [];
     const step = (now) => {
@@ -66,12 +72,12 @@ def measure(model: Path) -> Report:
         page.evaluate("panes[0].canvas.fit()")
         rows.append(("every block open, all in sight", round(max(every), 1), _frames(page)))
         page.evaluate("panes[0].canvas.zoom(8)")
-        rows.append(("every block open, near", None, _frames(page)))
+        rows.append(("every block open, near, a node chosen", round(page.evaluate(_CHOOSE), 1), _frames(page)))
         version = started.version
         started.close()
     server.shutdown()
     facts = {"model": model.name, "layers": 24, "nodes": len(shown.data["nodes"]), "browser": f"Chromium {version}"}
-    return Report("explore", facts, (Table("page", ("state", "slowest_opening_ms", "frames_per_second"), tuple(rows)),))
+    return Report("explore", facts, (Table("page", ("state", "slowest_click_ms", "frames_per_second"), tuple(rows)),))
 
 
 def _frames(page: Any) -> float:

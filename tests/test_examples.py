@@ -1,9 +1,11 @@
 """The examples run, at tiny sizes."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,21 @@ import fusebert
 ROOT = Path(__file__).parents[1]
 LEGACY = ROOT / "build" / "legacy"
 PAIR = "The company said profits rose .\tProfits rose , the company said ."
+
+
+@pytest.mark.filterwarnings("ignore")  # of the machinery of notebooks
+def test_the_notebook_shows_what_it_says(minilm):
+    """Every cell runs, models, reports and findings are drawn, and numbers are those that are stored, to two digits."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    stored = nbformat.read(ROOT / "examples" / "similar_texts.ipynb", 4)
+    ran = nbclient.NotebookClient(deepcopy(stored), timeout=300, kernel_name="python3").execute()
+    shown = [(output, cell) for cell in ran.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("fusebert" in output.get("data", {}).get("text/html", "") for output, _ in shown) == 3
+    for before, after in zip(stored.cells, ran.cells, strict=True):
+        numbers = [[float(number) for number in re.findall(r"-?\d+\.\d+", str(cell.outputs))]
+                   for cell in (before, after) if before.get("outputs")]  # fmt: skip
+        if numbers:
+            np.testing.assert_allclose(*numbers, atol=0.02)
 
 
 def assert_named_as_torch_takes_them(folder: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from serve_process import Served
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,7 @@ def test_a_newcomer_gets_the_output_shown(tmp_path):
     assert curl[0] == "curl"
 
 
-def test_the_page_of_commands_is_what_the_code_declares():
-    page = runpy.run_path(str(ROOT / "scripts" / "commands.py"))["page"]()
-    assert (ROOT / "docs" / "commands.md").read_text() == page, "write it anew: python scripts/commands.py"
+@pytest.mark.parametrize("name", ["commands", "api"])
+def test_a_page_of_reference_is_what_the_code_declares(name):
+    page = runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))["page"]()
+    assert (ROOT / "docs" / f"{name}.md").read_text() == page, f"write it anew: python scripts/{name}.py"

@@ -39,15 +39,19 @@ def run(
         threads = threads or _smallest_node(ray)
         most = place.workers or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
         done: set[int] = set()
+        total: int | None = None
         for careful in (False, True):
             actors = _Recipe(recipe, fingerprint(model), settings, threads, output.suffix, careful)
             answers = _answers(ray, _stream(ray, list(files), settings, ready | done), actors, most)
             try:
-                total = _write(answers, ready | done, done, output, tell)
+                told = _write(answers, ready | done, done, output, tell)
             except ray.exceptions.RayError as error:
                 raise FusebertError(f"Ray could not go on; the same command does: {error}") from None
+            total = total if told is None else told
             if len(done) == total:
                 return total
+    if total is None:
+        raise FusebertError("the process that reads the input was lost; what is done is kept, the same command goes on")
     missing = sorted(set(range(total)) - done)
     raise FusebertError(
         f"{len(missing)} of {total} parts are missing, the first is number {missing[0]}: their workers were lost again "
@@ -55,9 +59,10 @@ def run(
     )
 
 
-def _write(answers: Any, ready: set[int], done: set[int], output: Output, tell: Tell) -> int:
-    """Writes what comes, in any order, and adds its numbers to `done`; how many parts there should be."""
-    total = -1
+def _write(answers: Any, ready: set[int], done: set[int], output: Output, tell: Tell) -> int | None:
+    """Writes what comes, in any order, and adds its numbers to `done`; how many parts there should be, unless the actor
+    that was to pass that on was lost."""
+    total = None
     for batch in answers.iter_batches(batch_size=None, batch_format="pyarrow"):
         for answer in batch.to_pylist():
             if answer["error"]:
@@ -70,8 +75,6 @@ def _write(answers: Any, ready: set[int], done: set[int], output: Output, tell: 
             if answer["number"] not in done:
                 tell(answer["rows"], answer["tokens"])
             done.add(answer["number"])
-    if total < 0:
-        raise FusebertError("the process that reads the input was lost; what is done is kept, the same command goes on")
     return total
 
 

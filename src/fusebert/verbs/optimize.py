@@ -52,7 +52,7 @@ def optimize(
     dry_run: only tells what would be made. verbose: tells more of what was found and made.
 
     Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`;
-    task, data, tokenizer: texts to compare on instead of random ids, as `accuracy` or `calibrate` take them.
+    texts to compare on instead of random ids, by task, data and tokenizer as `accuracy` or `calibrate` take them.
     Of standalone: head, as in `load`. Of all but stock-onnxruntime: ranges of inputs, or the path of a file with them,
     as `calibrate` writes it: int8 becomes static. Of the fused targets: padding, what becomes of hidden positions:
     "auto", "skip", "first" or "compute". Of ONNX Runtime's targets: int32, int64 ids and masks become int32; float16,

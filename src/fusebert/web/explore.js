@@ -49,7 +49,7 @@ class Pane {
     const box = this.scene.boxes.find((one) => one.group === group) ?? null;
     this.scene.toggle(group);
     this.canvas.refresh(box);
-    this.outline.show(this.selected);
+    this.outline.turn(group);
     performance.measure('toggle', { start: begun, end: performance.now() });
   }
 
@@ -67,7 +67,8 @@ class Pane {
     const pick = this.model.patterns && this.model.nodes[node] ? (/** @type {number} */ i, /** @type {string} */ as) => { showTab('tab-pattern'); this.picking.pick(i, as); } : null;
     showNode(this.inspector, this.scene, node, { choose: (i) => this.choose(i), pick });
     if (tab !== 'tab-pattern') showTab('tab-node');
-    if (!(/** @type {HTMLInputElement} */ (part('search'))).value) this.outline.show(node);
+    if (opened.length) this.outline.turn(opened[0]);
+    this.outline.select(node);
   }
 
   /** @param {Map<number, string>} marks @param {number} [centre] @param {boolean} [follow] */

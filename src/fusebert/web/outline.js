@@ -32,6 +32,29 @@ export class Outline {
     again?.focus({ preventScroll: true });
   }
 
+  /** Lists one block anew, which was opened or closed; all other lines stay. @param {number} group */
+  turn(group) {
+    const before = /** @type {HTMLElement | null} */ (this.place.querySelector(`[data-key="g${group}"]`));
+    if (!before) return;
+    const held = this.place.querySelector('[tabindex="0"]');
+    const after = this.#item({ node: -1, group });
+    const focused = before.contains(document.activeElement);
+    before.replaceWith(after);
+    if (!held || before.contains(held)) after.tabIndex = 0;
+    if (focused) after.focus({ preventScroll: true });
+  }
+
+  /** Shows which node is selected. @param {number} node */
+  select(node) {
+    this.selected = node;
+    const after = this.place.querySelector(`[data-key="n${node}"]`);
+    if (!after) return;
+    this.place.querySelector('[aria-selected="true"]')?.setAttribute('aria-selected', 'false');
+    this.place.querySelector('[tabindex="0"]')?.setAttribute('tabindex', '-1');
+    after.setAttribute('aria-selected', 'true');
+    after.setAttribute('tabindex', '0');
+  }
+
   /** Lists what a word is in: names and operations. @param {string} word @returns {number[]} */
   search(word) {
     const wanted = word.toLowerCase();

@@ -41,6 +41,7 @@ export class Scene {
       return way;
     };
     for (const node of model.nodes) for (const g of this.around(node.group)) this.counts[g]++;
+    this.words = model.groups.map((group, g) => ({ title: group.label, more: this.#contents(g), kind: group.kind }));
     this.#build();
     /** @type {Map<number, import('./layout.js').Layout>} */
     this.known = new Map();
@@ -178,16 +179,18 @@ export class Scene {
     });
   }
 
+  /** What a block holds, in words. @param {number} group */
+  #contents(group) {
+    const layers = this.model.groups.filter((g) => g.parent === group && g.kind === 'layer').length;
+    const count = `${this.counts[group].toLocaleString('en')} node${this.counts[group] === 1 ? '' : 's'}`;
+    return layers ? `${layers} layers, ${count}` : count;
+  }
+
   /** @param {Item} item */
   #words(item) {
-    if (item.group < 0) {
-      const one = this.all[item.node];
-      return { title: one.title, more: one.name, kind: one.kind };
-    }
-    const { label, kind } = this.model.groups[item.group];
-    const layers = this.model.groups.filter((g) => g.parent === item.group && g.kind === 'layer').length;
-    const count = `${this.counts[item.group].toLocaleString('en')} node${this.counts[item.group] === 1 ? '' : 's'}`;
-    return { title: label, more: layers ? `${layers} layers, ${count}` : count, kind };
+    if (item.group >= 0) return this.words[item.group];
+    const one = this.all[item.node];
+    return { title: one.title, more: one.name, kind: one.kind };
   }
 
   /** The ways of edges inside a block. One that goes on into an open block ends at its border.
