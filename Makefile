@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality native format \
+.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality wheels native format \
         clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
@@ -146,6 +146,16 @@ bench: build/rivals/.installed
 bench-embed: build/ray/.installed
 	PYTHONPATH=build/ray $(BIN)/python benchmarks/embed.py $(DATA)/mrpc_train.tsv $(DATA)/stsb_dev.tsv --rival --ray
 
+# The source and the wheels, in dist/. scripts/smoke.py tries one as its user would.
+wheels: build/wheels/.installed
+	$(BIN)/python scripts/wheels.py
+
+build/wheels/.installed: requirements/wheels.txt requirements/build.txt | $(VENV)/.developed
+	rm -rf build/wheels
+	$(BIN)/pip install --quiet --no-deps -r requirements/wheels.txt
+	$(BIN)/pip install --quiet --no-deps --target build/wheels/tools -r requirements/build.txt
+	touch $@
+
 quality: $(VENV)/.developed
 	$(BIN)/python benchmarks/quality.py $(DATA)/stsb_dev.tsv --readme README.md
 
@@ -155,4 +165,4 @@ format: $(VENV)/.developed
 	$(BIN)/clang-format -i $(NATIVE)
 
 clean:
-	rm -rf build demo $(VENV)
+	rm -rf build demo dist $(VENV)

@@ -9,6 +9,7 @@
 #include "encoder.h"
 #include "error.h"
 #include "fusebert.h"
+#include "platform.h"
 #include "sized.h"
 
 using namespace fusebert;

@@ -35,19 +35,16 @@ struct Candidate {
 
 const Candidate* candidates() {
 #if defined(__x86_64__)
-  static const bool avx512 =
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  static const bool vnni = avx512 && __builtin_cpu_supports("avx512vnni");
-  static const bool bf16 = vnni && __builtin_cpu_supports("avx512bf16");
-  static const Candidate list[] = {{&amx::table, bf16 && permit_tiles()},
-                                   {&avx512_bf16::table, bf16},
-                                   {&avx512_vnni::table, vnni},
-                                   {&avx512::table, avx512},
-                                   {&avx2::table, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
+  static const Features has = features();
+  static const Candidate list[] = {{&amx::table, has.bf16 && permit_tiles()},
+                                   {&avx512_bf16::table, has.bf16},
+                                   {&avx512_vnni::table, has.vnni},
+                                   {&avx512::table, has.avx512},
+                                   {&avx2::table, has.avx2},
                                    {&plain::table, true},
                                    {nullptr, false}};
 #elif defined(__aarch64__)
-  static const ArmFeatures has = arm_features();
+  static const Features has = features();
   static const Candidate list[] = {{&neon_bf16::table, has.dot && has.i8mm && has.bf16},
                                    {&neon_i8mm::table, has.dot && has.i8mm},
                                    {&neon_dot::table, has.dot},

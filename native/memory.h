@@ -1,20 +1,17 @@
 // Cache-line aligned memory for numbers: arrays that stay, and arenas for what lives as long as one step of a call.
 #pragma once
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "platform.h"
+
 namespace fusebert {
 
 struct Free {
-  void operator()(void* p) const { std::free(p); }
+  void operator()(void* p) const { give_memory_back(p); }
 };
 
 template <class T>
@@ -28,16 +25,10 @@ int64_t bytes_of(int64_t count) {
   return (bytes + 63) / 64 * 64;
 }
 
-constexpr int64_t kLargePage = int64_t{1} << 21;  // weights are streamed: with small pages, address translation is felt
-
 template <class T>
 Array<T> allocate(int64_t count) {
-  const int64_t bytes = bytes_of<T>(count), large = bytes / kLargePage * kLargePage;
-  void* p = nullptr;  // not aligned_alloc, whose sizes must be whole multiples of the alignment
-  if (posix_memalign(&p, large ? kLargePage : 64, static_cast<size_t>(bytes ? bytes : 64))) throw std::bad_alloc();
-#if defined(__linux__)
-  if (large) madvise(p, static_cast<size_t>(large), MADV_HUGEPAGE);
-#endif
+  void* p = take_memory(bytes_of<T>(count));
+  if (!p) throw std::bad_alloc();
   return Array<T>(static_cast<T*>(p));
 }
 

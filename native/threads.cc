@@ -1,13 +1,9 @@
 #include "threads.h"
 
-#include <sched.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
 #include <system_error>
 
 #include "error.h"
+#include "platform.h"
 
 namespace fusebert {
 namespace {
@@ -18,7 +14,7 @@ constexpr uint64_t kClosed = (uint64_t{1} << kTaskBits) - 1;
 
 }  // namespace
 
-Pool::Pool(int threads, fb_parallel parallel) : threads_(threads), process_(getpid()), parallel_(parallel) {
+Pool::Pool(int threads, fb_parallel parallel) : threads_(threads), process_(process_number()), parallel_(parallel) {
   try {
     for (int worker = 1; !parallel && worker < threads; ++worker)
       workers_.emplace_back([this, worker] { work(worker); });
@@ -28,7 +24,7 @@ Pool::Pool(int threads, fb_parallel parallel) : threads_(threads), process_(getp
   }
 }
 
-bool Pool::at_home() const { return getpid() == process_; }
+bool Pool::at_home() const { return process_number() == process_; }
 
 void Pool::stop_workers() {
   {
@@ -146,55 +142,6 @@ void Pool::work(int worker) {
     std::unique_lock lock(sleep_mutex_);
     wake_.wait(lock, called);
   }
-}
-
-namespace {
-
-// The quota in cores that one cgroup folder sets, or 0 where it sets none.
-double quota_in(const std::string& folder) {
-  std::string quota;
-  double period = 0;
-  if (std::ifstream file(folder + "/cpu.max"); file >> quota >> period && period > 0 && quota != "max")
-    return std::strtod(quota.c_str(), nullptr) / period;
-  double v1 = 0;
-  if (std::ifstream file(folder + "/cpu.cfs_quota_us"); !(file >> v1) || v1 <= 0) return 0;
-  if (std::ifstream file(folder + "/cpu.cfs_period_us"); !(file >> period) || period <= 0) return 0;
-  return v1 / period;
-}
-
-// The smallest quota of a cgroup and all it is inside of. A container often sees its own group at the mount's top.
-double smallest_quota(const std::string& mount, std::string group) {
-  double smallest = 0;
-  for (;; group.erase(std::min(group.size(), group.rfind('/')))) {
-    if (const double quota = quota_in(mount + group); quota > 0 && (smallest == 0 || quota < smallest))
-      smallest = quota;
-    if (group.empty() || group.rfind('/') == std::string::npos) return smallest;
-  }
-}
-
-double cgroup_quota(const std::string& root) {
-  double smallest = 0;
-  std::ifstream groups(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(groups, line);) {  // hierarchy:controllers:path
-    const auto first = line.find(':'), second = line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);
-    if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-    for (const char* mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"})
-      if (const double quota = smallest_quota(root + mount, group == "/" ? "" : group); quota > 0)
-        smallest = smallest == 0 ? quota : std::min(smallest, quota);
-  }
-  return smallest;
-}
-
-}  // namespace
-
-int usable_cores(const std::string& root) {
-  cpu_set_t set;
-  int cores =
-      sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  if (const double quota = cgroup_quota(root); quota > 0) cores = std::min(cores, static_cast<int>(quota));
-  return std::max(cores, 1);
 }
 
 }  // namespace fusebert

@@ -1,4 +1,4 @@
-// A pool of threads that share the tasks of one call at a time, and the number of cores a process may use.
+// A pool of threads that share the tasks of one call at a time.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -6,7 +6,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -118,8 +117,6 @@ void wait_until(const Ready& ready) {
     else
       std::this_thread::yield();
 }
-
-int usable_cores(const std::string& root);
 
 }  // namespace fusebert
 

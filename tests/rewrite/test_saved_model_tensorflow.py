@@ -40,7 +40,7 @@ def test_saved_model_cli_shows_it_where_the_libraries_are_plugins(tmp_path):
     """As the command is, without a line of Python: TensorFlow loads what lies in tensorflow-plugins."""
     plugins = tmp_path / "site-packages" / "tensorflow-plugins"
     plugins.mkdir(parents=True)
-    for library in ("libfusebert.so", "libfusebert_tensorflow.so"):
+    for library in ("libfusebert.so.1", "libfusebert_tensorflow.so"):
         (plugins / library).symlink_to(Path(fused.library()).with_name(library))
     command = [
         Path(sys.executable).with_name("saved_model_cli"),
