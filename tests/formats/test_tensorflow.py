@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 import fusebert
 from fusebert.errors import FusebertError
-from fusebert.formats.protobuf import wire
-from fusebert.formats.tensorflow import read as reader
 from fusebert.formats.tensorflow.bundle import Bundle
 from fusebert.formats.tensorflow.messages import message
 from fusebert.match import translate
 from fusebert.ops.graph import TensorType
 from fusebert.ops.vocabulary import evaluate
+from fusebert.values import limits
 
 MAKE = """
 import os, sys
@@ -344,10 +343,10 @@ def test_millions_of_nodes_are_refused(tmp_path, monkeypatch):
         graph.node.add(name=f"n{i}", op="NoOp")
     (tmp_path / "many.pb").write_bytes(graph.SerializeToString())
     assert len(fusebert.read(tmp_path / "many.pb").nodes) == 2000
-    monkeypatch.setattr(reader, "_MOST_NODES", 1000)
+    monkeypatch.setattr(limits, "NODES", 1000)
     with pytest.raises(FusebertError, match="more than 1000 nodes"):
         fusebert.read(tmp_path / "many.pb")
-    monkeypatch.setattr(wire, "_MOST_FIELDS", 1000)
+    monkeypatch.setattr(limits, "MESSAGE_FIELDS", 1000)
     with pytest.raises(FusebertError, match="more than 1000 nodes and weights"):
         fusebert.read(tmp_path / "many.pb")
 

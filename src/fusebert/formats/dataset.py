@@ -17,11 +17,11 @@ from typing import IO, Any
 
 from fusebert.errors import FusebertError, unreadable
 from fusebert.formats.table import hint, read_cells
+from fusebert.values import limits
 
 STDIN = Path("-")
 _FORMATS = (".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt")
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-_LONGEST_LINE = 64 << 20
 _CHUNK = 1 << 20
 
 
@@ -192,12 +192,12 @@ def _check_columns(path: Path, wanted: Sequence[str], there: Sequence[str]) -> N
 def _lines(path: Path, compression: str) -> Iterator[tuple[str, str]]:
     """The lines of a file without their ends; one that is too long is passed over, and that is said."""
     with _opened(path, compression) as file:
-        while line := file.readline(_LONGEST_LINE):
-            too_long = len(line) == _LONGEST_LINE and not line.endswith(b"\n")
-            while too_long and (rest := file.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
+        while line := file.readline(limits.LINE_BYTES):
+            too_long = len(line) == limits.LINE_BYTES and not line.endswith(b"\n")
+            while too_long and (rest := file.readline(limits.LINE_BYTES)) and not rest.endswith(b"\n"):
                 pass
             if too_long:
-                yield "", f"the line is longer than {_LONGEST_LINE >> 20} MB"
+                yield "", f"the line is longer than {limits.LINE_BYTES >> 20} MB"
             else:
                 yield line.rstrip(b"\r\n").decode("utf-8", "surrogateescape"), ""
 

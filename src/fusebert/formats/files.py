@@ -14,8 +14,8 @@ import numpy as np
 
 from fusebert.errors import FusebertError, unreadable
 from fusebert.ops.graph import Array
+from fusebert.values import limits
 
-_LARGEST_JSON = 64 << 20
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "I8": np.int8}
 
 
@@ -33,8 +33,8 @@ def read_json_list(path: Path) -> list[Any]:
 
 def _read_json(path: Path, kind: type, expected: str) -> Any:
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise FusebertError(f"{path} is larger than {_LARGEST_JSON >> 20} MB, the limit for such a file")
+        if path.stat().st_size > limits.JSON_BYTES:
+            raise FusebertError(f"{path} is larger than {limits.JSON_BYTES >> 20} MB, the limit for such a file")
         value = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise FusebertError(f"{path} does not exist") from None

@@ -15,12 +15,12 @@ from fusebert.errors import FusebertError, unknown, unreadable
 from fusebert.formats import write
 from fusebert.formats.files import read_json
 from fusebert.ops.graph import Array
+from fusebert.values import limits
 from fusebert.values.plan import PRODUCTS, check_ranges
 
 FORMS = ("ours", "bert-op")
 VERSION = 1
 _FORMAT = "fusebert-factors"
-_LARGEST = 16 << 20  # bytes
 
 
 def default_form(path: Path) -> str:
@@ -56,8 +56,10 @@ def read_factors(path: Path, layers: int | None = None, forms: Sequence[str] = F
     """The ranges `[layers, 4, 2]` of a file in one of `forms`. If the number of layers is known, 8 numbers per layer
     are taken from the beginning of the text form, and the rest is ignored."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise FusebertError(f"ranges: {path} is larger than {_LARGEST >> 20} MB, too large for a file of ranges")
+        if path.stat().st_size > limits.RANGES_BYTES:
+            raise FusebertError(
+                f"ranges: {path} is larger than {limits.RANGES_BYTES >> 20} MB, too large for a file of ranges"
+            )
         content = path.read_bytes()
     except OSError as error:
         raise unreadable(f"ranges: {path}", error) from None

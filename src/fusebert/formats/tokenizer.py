@@ -14,8 +14,8 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.formats.files import read_json
+from fusebert.values import limits
 
-_MOST_GROWTH = 1024  # times; a sentencepiece model's table and a rule or two for blanks make it about 130
 _STEPS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
@@ -24,9 +24,9 @@ def read_tokenizer(path: Path) -> str:
     content = read_json(path)
     for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         growth = _growth(content.get(name), f"{path}: its {name}")
-        if growth > _MOST_GROWTH:
+        if growth > limits.TEXT_GROWTH:
             raise FusebertError(
-                f"{path}: its {name} may make a text {growth:.0f} times as long, and {_MOST_GROWTH} is allowed; "
+                f"{path}: its {name} may make a text {growth:.0f} times as long, and {limits.TEXT_GROWTH} is allowed; "
                 "take the model's own tokenizer"
             )
     return json.dumps(content)

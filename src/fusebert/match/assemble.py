@@ -16,6 +16,7 @@ from fusebert.match.misses import contradictions, furthest
 from fusebert.match.operator import read_operator
 from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
+from fusebert.values import limits
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Network
 from fusebert.values.plan import Plan
@@ -55,7 +56,8 @@ def assemble(finding: Finding) -> Assembled:
         where = ", ".join(found.output for found in finding.encoders)
         raise UnsupportedError(f"there are {len(finding.encoders)} encoders ({where}); a stand-alone model has one")
     try:
-        return _assemble(finding, finding.encoders[0])
+        with limits.patience(len(finding.translated.nodes)):
+            return _assemble(finding, finding.encoders[0])
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # sizes that do not fit, in a broken graph
         raise UnsupportedError(f"the embeddings or the head cannot be read: {error}") from error
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import Array, Node
-
-MOST = 1 << 24  # numbers in anything that is computed to understand a graph
+from fusebert.values import limits
 
 _Inputs = Sequence[Any]  # arrays, None for one that is omitted
 
 
 def result_size(node: Node, inputs: _Inputs) -> float:
     """At most how many numbers a node makes; more than there are where that cannot be told."""
+    limits.spend()
     try:
         rule = _RULES.get(node.op)
         return float(_together(inputs) if rule is None else rule(inputs, node.attributes))
@@ -28,7 +28,7 @@ def result_size(node: Node, inputs: _Inputs) -> float:
 
 def refuse_large(node: Node, inputs: _Inputs) -> None:
     """Raises FusebertError if a node would make more numbers than anyone needs."""
-    if result_size(node, inputs) > MOST:
+    if result_size(node, inputs) > limits.NUMBERS:
         raise FusebertError(
             f"node {node.name} ({node.op}) would make more numbers than fusebert computes to understand a graph"
         )

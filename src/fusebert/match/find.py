@@ -34,11 +34,17 @@ from fusebert.match.search import find_blocks
 from fusebert.match.translate import translate_with_rows
 from fusebert.match.trials import Trials
 from fusebert.ops.graph import Graph, Node
+from fusebert.values import limits
 
 
 @border
 def find(graph: Graph) -> Finding:
     """Every encoder in a graph."""
+    with limits.patience(len(graph.nodes) + sum(len(body.nodes) for body in graph.functions.values())):
+        return _every(graph)
+
+
+def _every(graph: Graph) -> Finding:
     translated, rows = translate_with_rows(graph)
     unrounded = unround(translated)
     look = partial(_find, translated, unrounded, [*rows, *unrounded.rows])

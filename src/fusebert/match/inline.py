@@ -11,8 +11,8 @@ from typing import Any
 
 from fusebert.errors import FusebertError
 from fusebert.ops.graph import AttributeOf, Graph, Node, TensorType, Weight, in_order
+from fusebert.values import limits
 
-_MOST_NODES = 1_000_000
 _DEEPEST_CALL = 100
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -106,7 +106,7 @@ class _Inliner:
             called = [self._measure(name, (*path, function)) for node in body.nodes if (name := self._called(node))]
             size = len(body.nodes) + sum(nodes for nodes, _ in called)
             depth = 1 + max((depth for _, depth in called), default=0)
-            if size > _MOST_NODES or depth > _DEEPEST_CALL:
+            if size > limits.NODES or depth > _DEEPEST_CALL:
                 raise FusebertError(f"the calls in function {function or 'main'} become {size} nodes, {depth} deep")
             self._sizes[function] = size, depth
         return self._sizes[function]

@@ -16,6 +16,7 @@ from fusebert.match.lift.constants import LAST
 from fusebert.match.lift.shapes import ELEMENTWISE, compute
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.ops.vocabulary import ACTIVATIONS, Numpy
+from fusebert.values import limits
 
 _ROWWISE = frozenset(("mean", "sum", "max", "min"))
 _BENT = frozenset(("erf", "tanh", "sigmoid", "relu", "maximum", "clip", "exp"))  # what an activation has in it
@@ -111,6 +112,7 @@ class _Recognition:
         heapq.heapify(waiting)
         done: set[int] = set()
         while waiting and len(region.nodes) < _LARGEST_REGION:
+            limits.spend()
             i = heapq.heappop(waiting)
             node = self._graph.nodes[i]
             if i in done or not (node.op in ELEMENTWISE or (rowwise and node.op in _ROWWISE)):

@@ -10,6 +10,7 @@ from typing import Any
 from fusebert.match.findings import Match, Miss, described
 from fusebert.match.patterns import FORMS, Pattern, patterns
 from fusebert.ops.graph import Graph, Node
+from fusebert.values import limits
 from fusebert.values.blocks import Attention
 
 
@@ -43,6 +44,7 @@ class _Search:
         body = type(FORMS[before.form].body) if before else None
         fitting = [pattern for pattern in patterns() if pattern.root == node.op]
         nearest: Miss | None = None
+        limits.spend()
         for pattern in sorted(fitting, key=lambda pattern: type(FORMS[pattern.form].body) is body):
             attempt = _Attempt(self._graph, self._maker, pattern, self._kept)
             for bound in attempt.search(((pattern.output, node.outputs[0]),), _Bound({}, ())):
@@ -100,6 +102,7 @@ class _Attempt:
             else:
                 self._failed(bound, f"a constant or variable as {wanted}", tensor)
         else:
+            limits.spend()
             for more, holes, made in self._ways(node, tensor, bound):
                 yield from self.search((*more, *rest), _Bound({**holes, wanted: tensor}, made))
 

@@ -14,6 +14,7 @@ from fusebert.match.inline import inline, ordered
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import VOCABULARY
+from fusebert.values import limits
 
 _OURS = frozenset((*MEANING, *VOCABULARY))
 _ONNX: Mapping[str, Rule] = {**onnx.RULES, **ort.RULES, **quantized.RULES}
@@ -37,6 +38,7 @@ def translate_with_rows(graph: Graph, ours: Mapping[str, Rule] = fused.RULES) ->
     emitter = Emitter(flat, opsets, numbered_outputs=saved)
     operators: dict[str, Node] = {}
     for node in flat.nodes:
+        limits.spend()
         before = len(emitter.nodes)
         emitter.translate(node, rules.get(node.op))
         if node.op in ours:

@@ -17,9 +17,9 @@ from fusebert.errors import FusebertError, unknown, unreadable
 from fusebert.formats.table import hint, is_csv, read_cells
 from fusebert.measure.sentences import PAIRS, SENTENCES
 from fusebert.ops.graph import Array
+from fusebert.values import limits
 
 NAMES = ("mrpc", "sst2", "stsb")
-_LARGEST = 1 << 30  # bytes
 _HEADERS = {
     "text": ("text", "text1", "sentence", "sentence1", "#1 string"),
     "text2": ("text2", "sentence2", "#2 string"),
@@ -117,8 +117,8 @@ def read_texts(path: Path) -> Task:
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
     """Columns of each line that is not empty, with the line's number."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB; give a part of it")
+        if path.stat().st_size > limits.TABLE_BYTES:
+            raise FusebertError(f"{path} is larger than {limits.TABLE_BYTES >> 20} MB; give a part of it")
         content = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise unreadable(path, error) from None

@@ -17,9 +17,9 @@ from fusebert.formats import write
 from fusebert.formats.tensorflow.messages import message
 from fusebert.formats.tensorflow.scope import Edge, Node, Scope, read_nodes
 from fusebert.recipes.equivalence import PASSTHROUGH
+from fusebert.values import limits
 
 DIGEST = "_sha256"  # the attribute with the digest of a large constant
-_LARGEST = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def load(path: str | Path, name: str) -> Any:
 
     path = Path(path)
     try:
-        if path.stat().st_size > _LARGEST:
-            raise FusebertError(f"{path} is larger than {_LARGEST >> 20} MB, too large for a {name}")
+        if path.stat().st_size > limits.MESSAGE_BYTES:
+            raise FusebertError(f"{path} is larger than {limits.MESSAGE_BYTES >> 20} MB, too large for a {name}")
         data = path.read_bytes()
     except OSError as error:
         raise unreadable(path, error) from None

@@ -20,6 +20,7 @@ from fusebert.formats.onnx.repair import repair
 from fusebert.formats.onnx.types import DTYPES, LISTED, NAMES, STRING
 from fusebert.formats.protobuf.wire import CUT, Skeleton, cut, placed
 from fusebert.ops.graph import Array, AttributeOf, Graph, Node, TensorType, Weight
+from fusebert.values import limits
 
 _SCHEMA = """
 Model: 1 ir_version int64, 2 producer_name string, 3 producer_version string, 7 graph Graph, 8 opset_import Opset*, 25 functions Function*
@@ -48,7 +49,6 @@ GRAMMAR = {
 _OLDEST_OPSET = 7
 _IR_VERSION = 8  # of files that are written anew
 _OWN_MAPPING = 1 << 20  # bytes of a weight that is mapped by itself, so that its memory is free once nobody needs it
-_MOST_ELEMENTS = 1 << 40
 
 
 @cache
@@ -227,8 +227,8 @@ class _Reader:
         if (
             len(shape) > 32
             or min(shape, default=0) < 0
-            or max(shape, default=0) > _MOST_ELEMENTS
-            or count > _MOST_ELEMENTS
+            or max(shape, default=0) > limits.ELEMENTS
+            or count > limits.ELEMENTS
         ):
             raise self._wrong(f"{where} has an impossible shape {shape[:8]}")
         if tensor.data_type == STRING:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fusebert.errors import FusebertError
+from fusebert.values import limits
 
 CUT = "cut"
 MAPPED = 536870911  # the largest field number: holds the index of the range that was cut out
 _SMALL = 1024  # bytes: not worth cutting
-_DEEPEST = 100  # messages within messages, protobuf's own limit
-_MOST_FIELDS = 4_000_000  # that are looked at: nodes, weights and their parts
-_LARGEST = 512 << 20  # bytes of a message without its weights
 
 # For each message the fields to look into: another message's name, or CUT for bytes that may be large.
 Grammar = Mapping[str, Mapping[int, str]]
@@ -35,8 +33,8 @@ def cut(data: memoryview, grammar: Grammar, message: str) -> Skeleton:
     """Walks an encoded message; raises FusebertError where the bytes are not protobuf, or more than a model has."""
     cutter = _Cutter(data, grammar)
     pieces = cutter.walk(0, len(data), message, 0)
-    if sum(map(len, pieces)) > _LARGEST:
-        raise FusebertError(f"it has more than {_LARGEST >> 20} MB without its weights, which no model has")
+    if sum(map(len, pieces)) > limits.MESSAGE_BYTES:
+        raise FusebertError(f"it has more than {limits.MESSAGE_BYTES >> 20} MB without its weights, which no model has")
     return Skeleton(b"".join(pieces), tuple(cutter.ranges))
 
 
@@ -50,7 +48,7 @@ class _Cutter:
 
     def walk(self, at: int, end: int, message: str, depth: int) -> list[bytes | memoryview]:
         """The message without what is cut out, in pieces."""
-        if depth > _DEEPEST:
+        if depth > limits.MESSAGE_DEPTH:
             raise FusebertError("messages are nested too deeply")
         data, fields = self._data, self._grammar[message]
         pieces: list[bytes | memoryview] = []
@@ -62,8 +60,8 @@ class _Cutter:
             self._fields += 1
             if number == MAPPED:
                 raise FusebertError("a field has a number that no model uses")
-            if self._fields > _MOST_FIELDS:
-                raise FusebertError(f"it has more than {_MOST_FIELDS} nodes and weights, which no model has")
+            if self._fields > limits.MESSAGE_FIELDS:
+                raise FusebertError(f"it has more than {limits.MESSAGE_FIELDS} nodes and weights, which no model has")
             if kind != 2:
                 at = _skip(data, at, end, kind)
                 continue

@@ -12,6 +12,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.files import map_file
 from fusebert.formats.protobuf.wire import CUT, cut
 from fusebert.formats.tensorflow.types import NUMBERS, Type, declared_shape, dtype_name
+from fusebert.values import limits
 
 _SCHEMA = """
 SavedModel: 1 saved_model_schema_version int64, 2 meta_graphs MetaGraph*
@@ -65,7 +66,6 @@ GRAMMAR = {
     "AttrList": {8: "Tensor"},
     "Tensor": {4: CUT},
 }
-_LARGEST_TEXT = 512 << 20
 
 
 @cache
@@ -136,7 +136,7 @@ def parse(path: Path, name: str) -> tuple[Any, tuple[tuple[int, int], ...]]:
     data = map_file(path)
     try:
         if path.suffix == ".pbtxt" or (data[0] in b"nsm \n" and b"{" in bytes(data[:256])):
-            if len(data) > _LARGEST_TEXT:
+            if len(data) > limits.MESSAGE_BYTES:
                 raise FusebertError("text of this size is not read; save the graph in binary form")
             return text_format.Parse(bytes(data), message(name), allow_unknown_field=True), ()
         skeleton = cut(data, GRAMMAR, name)

@@ -18,6 +18,7 @@ from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.tensorflow.types import RESOURCE, declared_shape, dtype_name, output_number
 from fusebert.formats.tensorflow.variables import bind
 from fusebert.ops.graph import Graph, Node, TensorType, Weight
+from fusebert.values import limits
 
 _RESULTS = {  # the type of what is not of the type that the attribute T names
     "Equal": "bool", "NotEqual": "bool", "Less": "bool", "LessEqual": "bool", "Greater": "bool", "GreaterEqual": "bool",
@@ -26,7 +27,6 @@ _RESULTS = {  # the type of what is not of the type that the attribute T names
 }  # fmt: skip
 _TYPE_ATTRIBUTES = ("dtype", "DstT", "out_type", "output_type")
 _Named = dict[str, tuple[str, Any]]  # tensor -> its public name, and what a signature says of it
-_MOST_NODES = 1_000_000
 
 
 def is_saved_model(path: Path) -> bool:
@@ -103,8 +103,8 @@ class _Reader:
 
     def graph(self, graph: Any, named: tuple[_Named, _Named], facts: dict[str, Any]) -> Graph:
         """The main graph and its functions. Signatures say what goes in and out; else placeholders and dead ends do."""
-        if len(graph.node) + sum(len(f.node_def) for f in graph.library.function) > _MOST_NODES:
-            raise self._wrong(f"it has more than {_MOST_NODES} nodes, which no model has")
+        if len(graph.node) + sum(len(f.node_def) for f in graph.library.function) > limits.NODES:
+            raise self._wrong(f"it has more than {limits.NODES} nodes, which no model has")
         weights: dict[str, Weight] = {}
         types: dict[str, TensorType] = {}
         nodes = self._nodes(graph.node, weights, types, _main_tensor, (), [*named[0], *named[1]])

@@ -12,8 +12,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.protobuf.wire import placed
 from fusebert.formats.tensorflow.types import DTYPES, LISTED, dtype_name, shape_of
 from fusebert.ops.graph import Array, Weight
-
-_MOST_FILLED = 1 << 28  # elements that a constant leaves out, after several that it lists
+from fusebert.values import limits
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Tensors:
         return Weight(shape, dtype_name(tensor.dtype), lambda: _filled(_numbers(values, tensor.dtype, dtype), shape))
 
     def _check_listed(self, listed: int, count: int, where: str) -> None:
-        if listed > count or (listed > 1 and count - listed > _MOST_FILLED):
+        if listed > count or (listed > 1 and count - listed > limits.FILLED):
             raise FusebertError(f"{self.path}: {where} has {listed} elements, but its shape needs {count}")
 
 

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.values import limits
 
 _TYPES: tuple[tuple[int, Any, str], ...] = (  # number, NumPy's type, the field that lists a tensor's elements
     (1, np.float32, "float_val"), (2, np.float64, "double_val"), (3, np.int32, "int_val"), (4, np.uint8, "int_val"),
@@ -23,7 +24,6 @@ LISTED: dict[int, str] = {number: field for number, _, field in _TYPES}
 STRING, RESOURCE = 7, 20  # types that NumPy does not have
 NUMBERS: dict[str, int] = {np.dtype(dtype).name: number for number, dtype, _ in _TYPES} | {"qint8": 11}
 _NAMES = {number: name for name, number in NUMBERS.items()}
-_MOST_ELEMENTS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ def dtype_name(number: int) -> str:
 def shape_of(shape: Any, where: str) -> tuple[int, ...]:
     """The shape of a tensor that has content: every size is known and together they are possible."""
     sizes = tuple(dim.size for dim in shape.dim)
-    if shape.unknown_rank or len(sizes) > 32 or min(sizes, default=0) < 0 or max(sizes, default=0) > _MOST_ELEMENTS:
+    if shape.unknown_rank or len(sizes) > 32 or min(sizes, default=0) < 0 or max(sizes, default=0) > limits.ELEMENTS:
         raise FusebertError(f"{where} has an impossible shape {sizes[:8]}")
-    if math.prod(sizes) > _MOST_ELEMENTS:
+    if math.prod(sizes) > limits.ELEMENTS:
         raise FusebertError(f"{where} has an impossible shape {sizes[:8]}")
     return sizes
 

@@ -15,6 +15,7 @@ from fusebert.match.lift.limits import note_longest, note_misfit
 from fusebert.match.lift.state import Lifting
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
+from fusebert.values.limits import spend
 
 _RULES: Mapping[str, Callable[[Lifting, Node], None]] = {
     **elementwise.RULES,
@@ -33,6 +34,7 @@ def lift(graph: Graph, probes: tuple[Probe, Probe]) -> tuple[Lifted, list[RuleRo
     lifting = Lifting(graph, probes)
     rows: list[RuleRow] = []
     for node in graph.nodes:
+        spend()
         note_longest(lifting, node)
         lifting.compute(node)
         if lifting.fold(node):
