@@ -6,8 +6,8 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed quality wheels native format \
-        clean
+.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed \
+        bench-serve quality wheels native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
 NATIVE := $(filter %.h %.cc,$(SOURCES)) $(wildcard tests/native/*.* benchmarks/kernels/*.*)
@@ -62,6 +62,12 @@ build/ray/.installed: requirements/ray.txt | $(VENV)/.developed
 build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
 	rm -rf build/rivals
 	$(BIN)/pip install --quiet --no-deps --target build/rivals -r requirements/bench.txt
+	touch $@
+
+# Servers that the benchmark of ours measures beside it.
+build/serving/.installed: requirements/bench-serve.txt | $(VENV)/.developed
+	rm -rf build/serving
+	$(BIN)/pip install --quiet --no-deps --target build/serving -r requirements/bench-serve.txt
 	touch $@
 
 # What the server needs, for the end of the demo.
@@ -141,6 +147,10 @@ test-arm: $(VENV)/.developed
 # Beside what could be used instead; the README's table is made from the JSON (docs/speed.md).
 bench: build/rivals/.installed
 	PYTHONPATH=build/rivals $(BIN)/python benchmarks/speed.py -o build/speed.json
+
+# The server beside others under load, about eleven minutes; --short takes three. docs/serving.md has the tables.
+bench-serve: build/serving/.installed
+	$(BIN)/python benchmarks/serving.py $(DATA)/mrpc_dev.tsv $(DATA)/stsb_dev.tsv -o build/serving.json
 
 # How much of the engine's speed is left of a data set's run, here and on Ray, and what others make of it.
 bench-embed: build/ray/.installed

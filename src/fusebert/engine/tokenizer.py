@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,19 +58,28 @@ class Tokenizer:
 
     def __call__(self, texts: Iterable[Text], special: bool = True) -> list[Tokens]:
         """Tokens of every text, in order, with special tokens or without."""
+        encodings = self._encode(self._tokenizer.encode_batch, texts, special)
+        return [Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids, self._cut(e)) for e in encodings]
+
+    def bare(self, texts: Iterable[Text]) -> list[Tokens]:
+        """The same tokens in two thirds of the time, without where they stand in their texts."""
+        encodings = self._encode(self._tokenizer.encode_batch_fast, texts, special=True)
+        return [Tokens(e.ids, e.type_ids, [], [], self._cut(e)) for e in encodings]
+
+    def _encode(self, encode: Callable[..., list[Any]], texts: Iterable[Text], special: bool) -> list[Any]:
         checked = [_checked(text) for text in texts]
         encodings: list[Any] = []
         try:
             for first in range(0, len(checked), _AT_ONCE):
-                encodings += self._tokenizer.encode_batch(checked[first : first + _AT_ONCE], add_special_tokens=special)
+                encodings += encode(checked[first : first + _AT_ONCE], add_special_tokens=special)
         except BaseException as error:
             raise _told("the tokenizer cannot encode these texts", error) from None
-        if any(len(e.ids) > self.max_length for e in encodings):
+        if any(len(e) > self.max_length for e in encodings):
             raise FusebertError(f"the tokenizer's special tokens alone do not fit into {self.max_length} tokens")
-        return [
-            Tokens(e.ids, e.type_ids, e.offsets, e.sequence_ids, len(e) == self.max_length and bool(e.overflowing))
-            for e in encodings
-        ]
+        return encodings
+
+    def _cut(self, encoding: Any) -> bool:
+        return len(encoding) == self.max_length and bool(encoding.overflowing)
 
     def decode(self, ids: list[int], skip_special: bool = False) -> str:
         """Ids back to text, with or without special tokens."""

@@ -61,6 +61,9 @@ class Connection(HttpToolsProtocol):
         if len(self.headers) > self._bounds.headers or size > self._bounds.header_bytes:
             self._refuse(f"up to {self._bounds.headers} headers of {self._bounds.header_bytes} bytes in all are taken")
         super().on_headers_complete()
+        if self.scope["method"] != "HEAD":  # whose answers have no body to go with
+            joined: Any = _Joined(self.transport)
+            self.cycle.transport = joined
 
     def on_chunk_header(self) -> None:
         """A body may come in chunks, but not in crumbs."""
@@ -110,3 +113,31 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
 
         self._stall = asyncio.get_running_loop().call_later(self._bounds.seconds, look)
+
+
+class _Joined:
+    """What an answer is written to: its head waits for the first of its body, and goes out with it. That is one packet
+    and one system call less for each request, here and at the client."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self._begun = False
+
+    def write(self, data: bytes) -> None:
+        """uvicorn writes the head at once and whole, and asks for a body (100) before it."""
+        if self._begun or data.startswith(b"HTTP/1.1 100 "):
+            self._transport.write(data)
+        elif self._head is None:
+            self._head = data
+        else:
+            self._begun = True
+            self._transport.writelines((self._head, data))
+
+    def is_closing(self) -> bool:
+        """As the transport."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """As the transport, once all is sent."""
+        self._transport.close()

@@ -91,7 +91,8 @@ class Endpoint:
                 raise
             response = self._fail(Failure(499, "the client has gone"))
         try:
-            response.headers.update(describe(request, begun))
+            told = describe(request, begun).items()
+            response.raw_headers += [(name.encode(), value.encode("latin-1")) for name, value in told]
             self._server.record(self._call.path, response.status_code, begun, request)
             await (response.stream(receive, send) if isinstance(response, Events) else _send(response, send))
         finally:

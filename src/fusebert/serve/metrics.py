@@ -4,18 +4,33 @@ when it is asked for."""
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from fusebert.serve.batcher import LANES
 from fusebert.serve.service import Request, Service, clock
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.13, 0.2, 0.35, 0.5, 1, 2, 5, 10, 30)
+_BOUNDS = [*(str(float(bound)) for bound in _BUCKETS), "+Inf"]
 STAGES = ("total", "tokenisation", "queue", "inference")
+
+
+class _Times:
+    """How often a stage took how long, and in all."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(_BOUNDS)
+        self.sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS, seconds)] += 1
+        self.sum += seconds
 
 
 class Metrics:
@@ -23,14 +38,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._answers = Counter(
-            "fusebert_requests", "Answers by path and status", ["path", "status"], registry=self._registry
-        )
-        self._seconds = Histogram(
-            "fusebert_seconds", "Seconds of a request's stages", ["model", "stage"], buckets=_BUCKETS,
-            registry=self._registry,
-        )  # fmt: skip
-        self._observers: dict[str, list[Callable[[float], None]]] = {}
+        self._answers: Counter[tuple[str, int]] = Counter()  # by path and status
+        self._stages: dict[str, list[_Times]] = {}  # of each model, in the order of STAGES
         self.recent: deque[tuple[float, int]] = deque(maxlen=100_000)  # seconds and texts of the latest answers
         self.latest: dict[str, float] = {}  # when each model last answered, in seconds since 1970
         self._services: Iterable[Service] = ()
@@ -42,36 +51,39 @@ class Metrics:
 
     def record(self, path: str, status: int, begun: float, request: Request) -> None:
         """A request has been answered."""
-        self._answers.labels(path, str(status)).inc()
+        self._answers[path, status] += 1
         if status == 200:
             for service, task in request.tasks:
                 seconds = clock() - begun
-                self._observe(service.name, (seconds, *task.stages))
+                stages = self._stages.get(service.name) or self._stages.setdefault(
+                    service.name, [_Times() for _ in STAGES]
+                )
+                for times, taken in zip(stages, (seconds, *task.stages), strict=True):
+                    times.observe(taken)
                 self.recent.append((seconds, task.count))
                 self.latest[service.name] = time.time()
 
-    def _observe(self, model: str, seconds: Sequence[float]) -> None:
-        """What each stage took."""
-        if model not in self._observers:  # to find them costs more than to use them
-            self._observers[model] = [self._seconds.labels(model, stage).observe for stage in STAGES]
-        for observe, taken in zip(self._observers[model], seconds, strict=True):
-            observe(taken)
-
     def totals(self, model: str) -> dict[str, tuple[int, float]]:
         """How many requests of a model were answered, and the seconds that each stage took in all."""
-        read = self._registry.get_sample_value
-        labels = {stage: {"model": model, "stage": stage} for stage in STAGES}
-        return {
-            stage: (int(read("fusebert_seconds_count", own) or 0), read("fusebert_seconds_sum", own) or 0.0)
-            for stage, own in labels.items()
-        }
+        stages = self._stages.get(model) or [_Times() for _ in STAGES]
+        return {name: (sum(times.counts), times.sum) for name, times in zip(STAGES, stages, strict=True)}
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What batchers count, by model."""
+        """What was recorded, and what batchers count, by model."""
+        answers = CounterMetricFamily("fusebert_requests", "Answers by path and status", labels=["path", "status"])
+        for (path, status), count in list(self._answers.items()):
+            answers.add_metric([path, str(status)], count)
+        seconds = HistogramMetricFamily("fusebert_seconds", "Seconds of a request's stages", labels=["model", "stage"])
+        for model, stages in list(self._stages.items()):
+            for stage, times in zip(STAGES, stages, strict=True):
+                seconds.add_metric([model, stage], list(zip(_BOUNDS, accumulate(times.counts), strict=True)), times.sum)
+        yield from (answers, seconds, *self._collect_batchers())
+
+    def _collect_batchers(self) -> Iterator[Metric]:
         gauges: dict[str, tuple[str, Any]] = {
             "queue_sequences": ("Sequences that wait", lambda b: b.sequences),
             "memory_bytes": ("Bytes of requests that are not answered yet", lambda b: b.bytes),

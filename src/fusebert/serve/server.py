@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -35,6 +36,7 @@ from fusebert.serve.telemetry import Exporter
 from fusebert.serve.watch import watch
 
 _log = logging.getLogger("fusebert.serve")
+_GARBAGE = 50_000  # objects between two looks for circular garbage, of which a request leaves hardly any
 _STATUS = 1.0  # seconds between two lines about the load
 _TABLES: list[Call] = [*tei.CALLS, *apis.CALLS, *oip_http.CALLS]
 CALLS: list[Call] = [*_TABLES, *openapi.own_calls(_TABLES)]
@@ -74,6 +76,7 @@ def serve(settings: Settings, tell: Callable[[str], None], show: Callable[[str],
     `show` gets a line about the load every second, as long as there is any."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are the engine's, and workers are forked
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # workers have nothing to do with gRPC
+    gc.set_threshold(_GARBAGE, 20, 20)
     server = Server(bounds=settings.bounds, key=settings.key)
     server.metrics.watch(server.services.values())
     with ExitStack() as closing:

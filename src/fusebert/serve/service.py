@@ -1,5 +1,5 @@
-"""Service: one model that is served. A Task goes through admission, the tokeniser thread of its lane and the batches
-that workers run; all but the tokenising happens on the event loop. Nothing spins: who has nothing to do sleeps."""
+"""Service: one model that is served. A Task goes through admission, the tokeniser (a thread of its lane where texts are
+long) and the batches that workers run; all else is done on the event loop. Nothing spins: who has no work sleeps."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from fusebert.serve.worker import Home, Output
 
 clock = time.monotonic
 _BULK_TEXTS, _BULK_TOKENS = 32, 8192  # a request with more is bulk, unless it says what it is
+_SHORT = 1000  # characters that are tokenised on the loop: to hand them to a thread and back costs more
 _LOOK = 0.005  # seconds between two looks at whether all is answered
 _JSON = 64  # bytes that a number takes on its way out: as an array, as a Python object and as text
 
@@ -47,6 +48,7 @@ class Task(Job):
     want: str = "pooled"
     cut: bool = True  # too long texts, or refuse them
     extra: int = 0  # bytes that the answer takes beside the outputs
+    characters: int = 0  # of all texts
     ids: list[Array] = field(default_factory=list)
     encodings: list[Tokens] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
@@ -152,6 +154,8 @@ class Service:
         if task.ids:
             self._queue(task)
             self.crew.dispatch()
+        elif task.characters <= _SHORT:
+            self._tokenised([(task, self._tokenisers.tokenise(task))])
         else:
             self._tokenisers.put(task)
         watched = request.watch(task.future) if request.watch else None
@@ -209,6 +213,7 @@ class Service:
                 sizes.append(len(value) if isinstance(value, str) else len(value[0]) + len(value[1]))
         if task.ids and len(task.ids) != task.count:
             raise FusebertError("texts and token ids cannot be mixed in one request")
+        task.characters = sum(sizes)
         task.estimate = sum(sizes) if task.ids else sum(min(self.longest, size // 4 + 2) for size in sizes)
         most = sum(min(self.longest, size + 3) for size in sizes)
         task.bytes = 8 * sum(sizes) + 64 * most + self._output_bytes(task.want, task.count, most) + task.extra
@@ -260,7 +265,9 @@ class Service:
 
     def _encode(self, task: Task) -> None:
         """In a tokeniser's thread."""
-        task.encodings = self.tokenizer([value for value in task.inputs if not isinstance(value, np.ndarray)])
+        placed = task.want == "head" and self.model.network.head.kind in ("token", "question")
+        tokenize = self.tokenizer if placed else self.tokenizer.bare
+        task.encodings = tokenize([value for value in task.inputs if not isinstance(value, np.ndarray)])
         for number, tokens in enumerate(task.encodings):
             if tokens.cut and not task.cut:
                 raise FusebertError(

@@ -47,7 +47,7 @@ class Tokenisers:
 
     def _work(self, queue: SimpleQueue[Any]) -> None:
         while tasks := _some(queue):
-            told = [(task, self._try(task)) for task in tasks if task]
+            told = [(task, self.tokenise(task)) for task in tasks if task]
             try:
                 self._loop.call_soon_threadsafe(self._done, told)
             except RuntimeError:  # the loop is closed: nobody waits
@@ -55,7 +55,8 @@ class Tokenisers:
             if None in tasks:
                 return
 
-    def _try(self, task: Any) -> FusebertError | None:
+    def tokenise(self, task: Any) -> FusebertError | None:
+        """Tokenises a task, here and now; what was wrong with it, if anything."""
         try:
             if not task.gone:
                 self._encode(task)
