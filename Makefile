@@ -65,9 +65,10 @@ build/rivals/.installed: requirements/bench.txt | $(VENV)/.developed
 	touch $@
 
 # Servers that the benchmark of ours measures beside it.
-build/serving/.installed: requirements/bench-serve.txt | $(VENV)/.developed
+build/serving/.installed: requirements/bench-serve.txt requirements/bench-serve-triton.txt | $(VENV)/.developed
 	rm -rf build/serving
 	$(BIN)/pip install --quiet --no-deps --target build/serving -r requirements/bench-serve.txt
+	$(BIN)/pip install --quiet --no-deps --target build/serving/numpy1 -r requirements/bench-serve-triton.txt
 	touch $@
 
 # What the server needs, for the end of the demo.

@@ -10,6 +10,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def mosec(settings: dict[str, Any]) -> None:
         def forward(self, data: list[dict[str, str]]) -> list[list[list[float]]]:
             return [[row] for row in self.embed([one["inputs"] for one in data]).tolist()]
 
+    mosec.runtime.get_mosec_path = lambda: shutil.which("mosec")  # which looks only where Python's own programs are
     sys.argv = ["mosec", "--address", "127.0.0.1", "--port", str(settings["port"]), "--timeout", "60000"]
     server = mosec.Server()
     server.register_runtime({"/embed": [mosec.Runtime(Embedder, settings["workers"], BATCH, 1, 60, "fork")]})
@@ -112,13 +114,15 @@ def litserve(settings: dict[str, Any]) -> None:
 
 def triton(settings: dict[str, Any]) -> None:
     """Triton's server with dynamic batches and the engine in its Python backend."""
-    import pytriton
-
-    home = Path(pytriton.__file__).parent
+    wheel = find_spec("pytriton")  # which is not imported: only the server in it is wanted
+    assert wheel is not None
+    assert wheel.origin
+    home = Path(wheel.origin).parent
     folder = Path(settings["model"]) / "triton"
     model, backends = folder / "repository" / "model", folder / "backends"
     (model / "1").mkdir(parents=True, exist_ok=True)
-    paths = [str(Path(__file__).parent), *(path for path in sys.path if "packages" in path or "serving" in path)]
+    older = str(home.parent / "numpy1")  # Triton's backend does not know NumPy 2
+    paths = [older, str(Path(__file__).parent), *(path for path in sys.path if "packages" in path or "serving" in path)]
     (model / "1" / "model.py").write_text(
         f"import sys\n\nsys.path[:0] = {paths}\nimport serving_rivals\n\n"
         "TritonPythonModel = serving_rivals.triton_model()\n"
