@@ -10,7 +10,8 @@ TITLES = {"fusebert": "**fusebert serve**", "fastapi": "FastAPI, a call a reques
           "litserve": "LitServe, batches of 32", "triton": "Triton, Python backend, batches of 32"}  # fmt: skip
 SIZES = {"minilm": "MiniLM-L6", "base": "BERT-base"}
 COLUMNS = ("server", "idle_p50_ms", "idle_p99_ms", "closed_loop/s", "closed_p50_ms", "closed_p99_ms", "CPU_ms",
-           "highest_rate/s", "in_bound/s_at_twice", "refused_at_twice", "refusal_p99_ms", "backlog_s", "MB")  # fmt: skip
+           "highest_rate/s", "in_bound/s_at_twice", "refused_at_twice", "refusal_p99_ms", "backlog_s",
+           "MB")  # fmt: skip
 _MARKS = re.compile(r"(<!-- serving -->\n).*?(<!-- /serving -->\n)", re.DOTALL)
 
 

@@ -64,3 +64,8 @@ def test_what_is_left_out_is_said():
 def test_underscores_are_dashes(run, tmp_path):
     assert "nothing does not exist" in run("compare", tmp_path / "nothing", tmp_path / "b", "--batch_size", 2, code=2)
     assert "--batch-size" in run("accuracy", "-h")
+
+
+def test_aggressive_is_a_precision(run, tmp_path):
+    said = run("optimize", tmp_path, "-o", tmp_path / "out", "--aggressive", "--precision", "fp32", code=2)
+    assert "--aggressive is --precision int8-bf16" in said

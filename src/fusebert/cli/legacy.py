@@ -47,7 +47,7 @@ EARLIER: dict[str, dict[str, Now]] = {
             "fusebert writes models for CPUs; the tanh GELU that it stood for is --for stock-onnxruntime --fast-gelu"
         ),
         "--batch-size": Left("a model keeps its batch size, and most take any", has_value=True),
-        "--aggressive-optimizations": Left("--precision says how far to go; int8 is the default"),
+        "--aggressive-optimizations": "--aggressive",
     },
     "compare": {"--baseline-model": 0, "--optimized-model": 1, "--use-gpu": _NO_GPU},
     "bench": {

@@ -36,6 +36,14 @@ def optimize(
     precision: Annotated[
         str | None, typer.Option(help="fp32, bf16, int8 (default) or int8-bf16; fp32 for onnx.")
     ] = None,
+    aggressive: Annotated[
+        bool,
+        typer.Option(
+            "--aggressive",
+            help="As --precision int8-bf16: all that is not a product in bf16, LayerNorm and GELU too. What that costs "
+            "is compared and shown.",
+        ),
+    ] = False,
     target: Annotated[
         str | None,
         typer.Option(
@@ -80,6 +88,10 @@ def optimize(
     """Optimise a model, and check that its answers stay within tolerance."""
     from fusebert.verbs.optimize import optimize as work
 
+    if aggressive:
+        if precision not in (None, "int8-bf16"):
+            raise FusebertError(f"--aggressive is --precision int8-bf16, not {precision!r:.40}; leave one out")
+        precision = "int8-bf16"
     options = {
         "head": head, "padding": padding, "threads": threads, "fast_gelu": fast_gelu, "int32": input_int32,
         "ranges": ranges, "float16": float16, "length": sequence_length,
