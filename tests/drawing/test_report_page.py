@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from browser import browser, page_of, violations
+from checkpoints import make_checkpoint
 from golden.answers import GOLDEN
 
 import fusebert
-from fusebert.drawing import page
+from fusebert.drawing import page, text
 from fusebert.report import Report, Table
 
 ONNX = GOLDEN / "onnx/source.onnx"
@@ -81,8 +82,8 @@ def test_one_that_is_there_is_replaced_and_nothing_else(run, tmp_path):
 def test_names_are_text_whatever_they_hold():
     evil = "<script>alert(1)</script>"
     report = Report(evil, {evil: evil}, (Table(evil, (evil,), ((evil,), (float("nan"),))),), (evil,))
-    for text in (page(report, evil, {evil: evil}), report._repr_html_()):
-        assert "<script" not in text
+    for drawn in (page(report, evil, {evil: evil}), report._repr_html_()):
+        assert "<script" not in drawn
 
 
 def test_notebooks_show_models_reports_and_findings(minilm: Path):
@@ -91,3 +92,18 @@ def test_notebooks_show_models_reports_and_findings(minilm: Path):
     finding = fusebert.find(fusebert.read(ONNX))
     assert "1 encoder found" in finding._repr_html_()
     assert "post-norm" not in Report("title", {"fact": 1})._repr_html_()
+
+
+def test_ranges_are_drawn_by_product_and_layer(run, tmp_path):
+    """Of int8, and of what calibrate chose beside what it saw."""
+    model = make_checkpoint(tmp_path / "model", vocab=True)
+    (tmp_path / "texts.txt").write_text("the cat sat\nthe dog ran on the mat\n")
+    factors = ("--data", tmp_path / "texts.txt", "-o", tmp_path / "factors.json")
+    for words in (("optimize", model, "-o", tmp_path / "out"), ("calibrate", model, *factors)):
+        data = json.loads(run(*words, "--report", tmp_path / "report.html", "--json"))
+        drawn = re.findall(r'aria-label="ranges of ([^"]+?): ([^"]+)"', (tmp_path / "report.html").read_text())
+        assert len(drawn) == 4
+        first = [row for row in data["ranges"] if row["product"] == "qkv"]
+        told = "; ".join(f"layer {row['layer']} {text(row['low'])} to {text(row['high'])}" for row in first)
+        assert drawn[0] == ("query, key and value", told)
+        assert first[0]["low"] < 0 < first[0]["high"]

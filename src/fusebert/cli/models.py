@@ -234,6 +234,7 @@ def calibrate(
     tokenizer: Tokenizer = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace one of the same kind that is there.")] = False,
     threads: Threads = None,
+    report_file: ReportFile = None,
     as_json: Json = False,
 ) -> None:
     """Observe the ranges of a model's inner values on texts, for static int8: optimize --ranges."""
@@ -243,6 +244,7 @@ def calibrate(
         model, data, out, overwrite, True, samples=samples, method=method, percentile=percentile, form=form,
         tokenizer=tokenizer, threads=threads,
     )  # fmt: skip
+    write_page(report, report_file)
     show(report, as_json)
 
 

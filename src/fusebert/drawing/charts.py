@@ -78,5 +78,34 @@ def blocks(parts: Sequence[tuple[str, str, bool]]) -> Markup:
     return tag("svg", drawn, viewBox=f"0 0 {_WIDTH} {height + 2}", role="img", aria_label=told)
 
 
+def ranges(rows: Sequence[Mapping[str, Any]], title: str) -> Markup:
+    """A column for each row, from its `low` to its `high`, around a line at 0; behind it what was seen, where
+    that was more."""
+    high = max(0.0, *(_number(row.get("seen_high", row["high"])) for row in rows))
+    low = min(0.0, *(_number(row.get("seen_low", row["low"])) for row in rows))
+    tall, left = 96, 64
+    scale = tall / ((high - low) or 1.0)
+    wide = min(96.0, (_WIDTH - left) / len(rows))
+    every = max(1, round(22 / wide))
+    parts = [
+        tag("text", text(end), x=left - 10, y=f"{(high - end) * scale + 12:.1f}", text_anchor="end", class_="number")
+        for end in dict.fromkeys((high, 0.0, low)) if end == 0 or abs(end) * scale > 14
+    ]  # fmt: skip
+    for i, row in enumerate(rows):
+        x = left + i * wide
+        seen = _number(row.get("seen_low", row["low"])), _number(row.get("seen_high", row["high"]))
+        told = f"layer {row['layer']}: {text(row['low'])} to {text(row['high'])}"
+        for (first, last), kind in ((seen, "bar first"), ((_number(row["low"]), _number(row["high"])), "bar")):
+            parts.append(
+                tag("rect", tag("title", told), x=f"{x + wide * 0.2:.1f}", y=f"{(high - last) * scale + 8:.1f}",
+                    width=f"{wide * 0.6:.1f}", height=f"{max((last - first) * scale, 1):.1f}", rx=2, class_=kind)
+            )  # fmt: skip
+        if i % every == 0:
+            parts.append(tag("text", str(row["layer"]), x=f"{x + wide / 2:.1f}", y=tall + 26, text_anchor="middle"))
+    parts.append(tag("path", d=f"M{left} {high * scale + 8:.1f}h{wide * len(rows):.1f}", class_="whisker"))
+    said = "; ".join(f"layer {row['layer']} {text(row['low'])} to {text(row['high'])}" for row in rows)
+    return tag("svg", parts, viewBox=f"0 0 {_WIDTH} {tall + 32}", role="img", aria_label=f"{title}: {said}")
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fusebert.drawing.charts import bars, blocks, columns
+from fusebert.drawing.charts import bars, blocks, columns, ranges
 from fusebert.drawing.elements import Markup, join, tag
 from fusebert.drawing.text import text
 from fusebert.web import read
@@ -105,6 +105,8 @@ def _drawn(table: Table, tables: Mapping[str, Table]) -> Markup | None:
     title = _words(table.title)
     if table.title == "distribution":
         return _section("How far apart", _distribution(rows))
+    if table.title == "ranges":
+        return _section("Input ranges of the products, by layer", _ranges(rows), _folded("Every range", _table(table)))
     chart = None
     if table.title == "speed":
         spread = tables.get("percentiles_ms")
@@ -120,7 +122,7 @@ def _distribution(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
         sizes = dict.fromkeys(row["up_to"] for row in sorted(listed, key=lambda row: row["place"]))
         drawn.append(tag("h3", output))
         counts = [(_up_to(size), sum(row["elements"] for row in listed if row["up_to"] == size)) for size in sizes]
-        drawn.append(columns(counts, f"differences of {output}, by size"))
+        drawn.append(_scrolling(columns(counts, f"differences of {output}, by size"), f"chart of {output}"))
         kinds = dict.fromkeys(row["padding"] for row in listed)
         if len(kinds) > 1:
             cells = {(row["padding"], row["up_to"]): row["elements"] for row in listed}
@@ -133,6 +135,27 @@ def _distribution(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
                 _scrolling(tag("table", tag("thead", head), tag("tbody", body)), f"differences of {output} by padding")
             )
     return drawn
+
+
+_PRODUCTS = {
+    "qkv": "query, key and value", "attention_out": "attention output", "ffn_in": "feed-forward, in",
+    "ffn_out": "feed-forward, out",
+}  # fmt: skip
+
+
+def _ranges(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    """Columns for each product."""
+    drawn = []
+    for product in dict.fromkeys(row["product"] for row in rows):
+        name = _PRODUCTS.get(product, _words(product))
+        chart = ranges([row for row in rows if row["product"] == product], f"ranges of {name}")
+        drawn += [tag("h3", name), _scrolling(chart, f"chart of {name}")]
+    return drawn
+
+
+def _folded(title: str, inner: Markup) -> Markup:
+    """What is shown to those who ask."""
+    return tag("details", tag("summary", title), inner)
 
 
 def _up_to(size: float | str) -> str:
@@ -166,7 +189,8 @@ def _scrolling(inner: Markup, label: str) -> Markup:
 
 def _cell(value: Any) -> Markup:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return tag("td", text(value), class_="number" if number else None, data_value=value if number else None)
+    kind = "number" if number else "short" if len(text(value)) < 24 else None
+    return tag("td", text(value), class_=kind, data_value=value if number else None)
 
 
 def _facts(facts: Mapping[str, Any]) -> Markup:

@@ -109,6 +109,16 @@ def _table(ranges: Array, seen: Array, clipped: Array) -> Table:
     return Table("ranges", ("layer", "product", "low", "high", "clipped", "seen_low", "seen_high"), rows)
 
 
+def seen_ranges(model: Model, texts: list[Text]) -> Table:
+    """Low and high of the input of every product over these texts, by a model in fp32."""
+    seen = model.observe(texts)
+    rows = tuple(
+        (layer, name, *(float(f"{n:.4g}") for n in seen[layer, i])) for layer in range(len(seen))
+        for i, name in enumerate(PRODUCTS)
+    )  # fmt: skip
+    return Table("ranges", ("layer", "product", "low", "high"), rows, detail=True)
+
+
 def _notes(ranges: Array, out: Path, form: str) -> tuple[str, ...]:
     wide = [
         f"{name} of layer {layer}"

@@ -15,19 +15,24 @@ from fusebert.engine.model import Model
 from fusebert.engine.quantize import convert
 from fusebert.errors import DifferentError, UnsupportedError
 from fusebert.formats import artifact, write
+from fusebert.measure.calibrate import seen_ranges
 from fusebert.measure.difference import Difference, within
 from fusebert.measure.difference import tables as tables_of
 from fusebert.measure.inputs import contradictions
 from fusebert.measure.original import compare_with_graph
 from fusebert.measure.rounding import is_rounded
+from fusebert.measure.tasks import built_in_texts
 from fusebert.report import Report, Table
 from fusebert.source import GraphSource, Source
 from fusebert.values.network import Network
 from fusebert.values.operator import unpacked
+from fusebert.values.precision import PRECISIONS
 from fusebert.values.target import Standalone
 from fusebert.values.traverse import layers
 from fusebert.verbs.inspect import network_tables
 from fusebert.verbs.request import Request
+
+_OBSERVED = 32  # texts that the ranges of products are observed on
 
 _COMPARED = "Compared with the same model in fp32, on random ids with every kind of padding."
 _COMPARED_ON_TEXTS = "Compared with the same model in fp32, on built-in texts: fixed ranges hold for texts."
@@ -53,6 +58,8 @@ def make_standalone(request: Request) -> Report:
     notes += [*_said(source), *(f"Left out: {what}." for what in model.left_out)]
     facts = {**_facts(model), "bytes_after": written.bytes, **verdict}
     more = [replace(table, detail=not request.verbose) for table in network_tables(written, model.plan)]
+    if baseline and baseline.tokenizer and PRECISIONS[target.precision].int8:
+        more.append(seen_ranges(baseline, list((request.texts or built_in_texts()).texts[:_OBSERVED])))
     return Report(f"{source.path} -> {out}", facts, (*more, *tables), tuple(notes))
 
 
