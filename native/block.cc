@@ -115,8 +115,10 @@ Body body_of(const fb_block& block, const Making& make) {
 }
 
 Block block_of(const fb_block& block, const Making& make) {
+  if (block.adds_twice && !block.branch)
+    throw Invalid("%s: adds_twice needs a branch norm between the additions", make.name.c_str());
   return {make.norm(block.before, "before"), body_of(block, make), make.norm(block.branch, "branch"),
-          make.norm(block.after, "after")};
+          make.norm(block.after, "after"), block.adds_twice != 0};
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ struct Block {
   std::optional<Norm> before;
   Body body;
   std::optional<Norm> branch, after;
+  bool adds_twice = false;  // x = after(x + branch(x + body(before(x))))
 
   int64_t bytes() const;
 };

@@ -121,6 +121,7 @@ typedef struct fb_block { /* x = after(x + branch(body(before(x)))); one of the 
   const fb_attention* attention;
   const fb_feed_forward* feed_forward;
   const fb_norm *branch, *after;
+  int32_t adds_twice; /* other than 0: x = after(x + branch(x + body(before(x)))), and there is a branch */
 } fb_block;
 
 typedef struct fb_encoder_spec {

@@ -101,6 +101,16 @@ struct ByteAttention {
   void (*attend)(const ByteHead& head, const void* room, const ByteRows& rows);
 };
 
+// What positions add to scores of rows and keys that stand side by side: to that of a row and a key,
+// of_queries[row * width + n] and of_keys[key * width + n], where n is index[key - row], which falls by at most 1 from
+// one distance to the next. Either may be null. Terms have room for kMostLanes more, indices on both sides.
+struct NearTerms {
+  const float *of_queries, *of_keys;
+  int64_t width;
+  const int32_t* index;
+};
+constexpr int64_t kMostLanes = 16;
+
 struct Kernels {
   const char* name;
   Gemm f32, bf16, s8;
@@ -114,6 +124,8 @@ struct Kernels {
   void (*gate)(int32_t activation, const float* gate, float* up, int64_t width);
   // scores[i] += terms[i * stride + index[i]]
   void (*add_terms)(float* scores, int64_t count, const float* terms, int64_t stride, const int32_t* index);
+  // Scores are in rows of whole vectors.
+  void (*add_near_terms)(float* scores, int64_t stride, int64_t rows, int64_t keys, const NearTerms& terms);
   // Quantises one row of weights to [-127, 127], within kSumLimit (levels.h), with the scale of least squared error;
   // returns the scale.
   float (*quantize_weights)(const float* row, int64_t width, int8_t* values);

@@ -84,6 +84,9 @@ Position made(const fb_position& given, int64_t heads, int64_t size, const Gemm&
       while (row(-position.reach) > 0 || row(position.reach) < given.count - 1) ++position.reach;
       for (int64_t apart = -position.reach; apart <= position.reach; ++apart)  // key minus query
         position.rows.push_back(static_cast<int32_t>(row(-apart)));
+      position.near = std::adjacent_find(position.rows.begin(), position.rows.end(), [](int32_t a, int32_t b) {
+                        return b > a || b < a - 1;
+                      }) == position.rows.end();
       for (int i = 0; i < 2; ++i)
         if (given.table[i]) position.tables[i] = packed(given.table[i], given.count, heads, size, gemm, name, store);
       break;
@@ -116,8 +119,10 @@ template <class T>
 ByDistance<T>::ByDistance(const T* table, int64_t reach, const Places& places, Arena& arena)
     : table_(table), reach_(reach), least_(int64_t{places.keys.front()} - places.rows.back()), places_(places) {
   const auto rows = static_cast<int64_t>(places.rows.size()), keys = static_cast<int64_t>(places.keys.size());
-  spread_ = arena.take<T>(places.contiguous ? rows + keys - 1 : keys);
-  for (int64_t i = 0; places.contiguous && i < rows + keys - 1; ++i) spread_[i] = of(least_ + i);
+  spread_ = arena.take<T>(places.contiguous ? rows + keys - 1 + 2 * kMostLanes : keys);
+  if (!places.contiguous) return;
+  spread_ += kMostLanes;
+  for (int64_t i = -kMostLanes; i < rows + keys - 1 + kMostLanes; ++i) spread_[i] = of(least_ + i);
 }
 
 template <class T>
@@ -148,7 +153,7 @@ Terms::Terms(const Kernels& kernels, const Gemm& gemm, const Position& position,
     numbers_.emplace(position.numbers.data() + head * (2 * position.reach + 1), position.reach, places, arena);
   if (position.kind == FB_DISENTANGLED) {
     rows_.emplace(position.rows.data(), position.reach, places, arena);
-    if (!position.tables[0].empty()) of_queries_ = arena.take<float>(kBlockRows * width_);
+    if (!position.tables[0].empty()) of_queries_ = arena.take<float>(kBlockRows * width_ + kMostLanes);
   }
 }
 
@@ -167,7 +172,7 @@ void Terms::multiply(const void* inputs, int64_t count, int table, Keys columns,
 void Terms::take_keys(const float* keys, int64_t stride) {
   if (position_.tables[1].empty()) return;
   const auto count = static_cast<int64_t>(places_.keys.size());
-  of_keys_ = arena_.take<float>(count * width_);
+  of_keys_ = arena_.take<float>(count * width_ + kMostLanes);
   const Arena::Scope scope(arena_);
   auto* inputs = arena_.take<uint8_t>(kBlockRows * round_up(size_, gemm_.group) * gemm_.input_bytes);
   for (int64_t first = 0; first < count; first += kBlockRows) {
@@ -181,11 +186,15 @@ void Terms::take_keys(const float* keys, int64_t stride) {
 void Terms::add(const void* queries, int64_t first, int64_t count, Keys keys, float* scores, int64_t stride) const {
   if (!rows_) return;
   if (of_queries_) multiply(queries, count, 0, columns(first, first + count - 1, keys), of_queries_);
+  const float* const of_keys = of_keys_ ? of_keys_ + keys.first * width_ : nullptr;
+  if (position_.near && places_.contiguous)
+    return kernels_.add_near_terms(scores, stride, count, keys.count(),
+                                   {of_queries_, of_keys, width_, rows_->at(first, keys)});
   for (int64_t r = 0; r < count; ++r) {
     const int32_t* index = rows_->at(first + r, keys);
     float* to = scores + r * stride;
     if (of_queries_) kernels_.add_terms(to, keys.count(), of_queries_ + r * width_, 0, index);
-    if (of_keys_) kernels_.add_terms(to, keys.count(), of_keys_ + keys.first * width_, width_, index);
+    if (of_keys) kernels_.add_terms(to, keys.count(), of_keys, width_, index);
   }
 }
 

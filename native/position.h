@@ -31,6 +31,7 @@ struct Position {
   std::vector<int32_t> rows;        // disentangled: the row of a table for every distance, [2 * reach + 1]
   std::vector<uint8_t*> tables[2];  // of every head: what meets its queries, and what its keys, as packed weights
   int64_t count = 0;                // rows of a table
+  bool near = false;                // from one distance to the next, the row is the same or the one beside it
 };
 
 // The positions of an encoder's blocks, each once, however many blocks have it.
@@ -61,7 +62,7 @@ class ByDistance {
   const T* table_;
   int64_t reach_, least_;  // distance
   const Places& places_;
-  T* spread_;  // by distance from the least one on; or, where positions are left out, room for one row
+  T* spread_;  // by distance from the least one on, and some beyond; or, where positions are left out, room for one row
 };
 
 // What positions add to the scores of one head in one sequence.

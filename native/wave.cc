@@ -51,7 +51,7 @@ void Wave::run() {
   copy_out(encoder_.norm_before(encoder_.places()) ? normed_ : x_, run_.output);
 }
 
-// x = after(x + branch(body(before(x)))). The body's second product adds x itself, unless the branch has a norm; what
+// x = after(x + branch(body(before(x)))). The body's second product adds x itself, unless a norm comes between; what
 // is left to do is done to rows that are complete, while they are in cache.
 void Wave::run_block(size_t place) {
   const Block& block = encoder_.at(place);
@@ -72,7 +72,7 @@ void Wave::run_block(size_t place) {
   if (attention) attend_all(*attention);
 
   Epilogue epilogue{block.branch || block.after ? sum_ : x_, hidden};
-  if (!block.branch) epilogue.residual = x_, epilogue.residual_stride = hidden;
+  if (!block.branch || block.adds_twice) epilogue.residual = x_, epilogue.residual_stride = hidden;
   const bool settled = !block.branch && !block.after && !encoder_.norm_before(place + 1);
   run_product(
       attention ? kAttentionOut : kFfnOut, place, 1, out,

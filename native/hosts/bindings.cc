@@ -180,6 +180,7 @@ int32_t add_block(Blocks& blocks, const nb::dict& dict, int64_t hidden, Kept& ke
   expect(attention.has_value() != feed_forward.has_value(), "a block has either attention or feed_forward");
   Source source{dict, attention ? *attention : *feed_forward, hidden, kept};
   BlockParts& parts = blocks.emplace_back(attention ? BodyKind::attention : BodyKind::feed_forward, source);
+  parts.block.adds_twice = get<bool>(dict, "adds_twice", false);
   if (feed_forward) parts.feed_forward.activation = number_of(*feed_forward, "activation", fb_activation_name);
   if (!attention) return 1;
   parts.attention.heads = nb::cast<int32_t>((*attention)["heads"]);

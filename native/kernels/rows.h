@@ -3,7 +3,7 @@
 #pragma once
 #include "../kernels.h"
 #include "../levels.h"
-#include "simd.h"
+#include "packing.h"
 
 namespace fusebert::FB_ISA {
 
@@ -79,6 +79,31 @@ inline void gate(int32_t activation, const float* gate, float* up, int64_t width
 
 inline void add_terms(float* scores, int64_t count, const float* terms, int64_t stride, const int32_t* index) {
   for (int64_t i = 0; i < count; ++i) scores[i] += terms[i * stride + index[i]];
+}
+
+// Of lanes whose index falls by at most 1 from each to the next, all are within one vector.
+FB_INLINE vf near_terms(const float* terms, const int32_t* index) {
+  const int32_t least = index[kLanes - 1];
+  return permuted(load<vf>(terms + least), load<vi>(index) - least);
+}
+
+// What keys give comes by key, for some rows at a time, and is turned into rows over keys.
+inline void add_near_terms(float* scores, int64_t stride, int64_t rows, int64_t keys, const NearTerms& terms) {
+  for (int64_t first = 0; first < rows; first += kLanes)
+    for (int64_t key = 0; key < keys; key += kLanes) {
+      const int64_t last = first + kLanes - 1;  // lanes count rows down from here, as their distances rise
+      vi of_keys[kLanes] = {};
+      for (int64_t j = 0; terms.of_keys && j < kLanes && key + j < keys; ++j)
+        of_keys[j] = (vi)near_terms(terms.of_keys + (key + j) * terms.width, terms.index + key + j - last);
+      if (terms.of_keys) zip_rows<kLanes>(of_keys);
+      for (int64_t row = first; row <= last && row < rows; ++row) {
+        float* const at = scores + row * stride + key;
+        vf sum = load<vf>(at);
+        if (terms.of_queries) sum += near_terms(terms.of_queries + row * terms.width, terms.index + key - row);
+        if (terms.of_keys) sum += (vf)of_keys[last - row];
+        store(at, sum);
+      }
+    }
 }
 
 // ---- weights -> signed bytes ----

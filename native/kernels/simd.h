@@ -43,7 +43,8 @@ constexpr float kNearest = 12582912.0f;  // added to |x| < 2^22, no fraction is 
 // - load_part, store_part: the first n (< lanes) elements, none if n is negative; the rest reads as `fill`;
 // - minimum, maximum: b where either is NaN;
 // - any: whether a comparison holds for one lane at least;
-// - to_levels: the nearest whole numbers of four vectors in 0 .. 255, as bytes in order; a NaN becomes 0.
+// - to_levels: the nearest whole numbers of four vectors in 0 .. 255, as bytes in order; a NaN becomes 0;
+// - permuted: the lanes of x that index names.
 #if FB_LANES == 16
 FB_INLINE __mmask16 first(int64_t n) { return static_cast<__mmask16>(n > 0 ? (1u << n) - 1 : 0); }
 FB_INLINE vf load_part(const float* p, int64_t n, float fill = 0) {
@@ -53,6 +54,7 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) { _mm512_mask_storeu_ps(p, 
 FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b); }
 FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
 FB_INLINE bool any(vi mask) { return _mm512_movepi32_mask((__m512i)mask) != 0; }
+FB_INLINE vf permuted(vf x, vi index) { return (vf)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)index, (__m512)x); }
 FB_INLINE vi to_levels(const vf* x) {
   __m512i whole[4];
 #pragma GCC unroll 4
@@ -78,6 +80,7 @@ FB_INLINE void store_part(float* p, vf v, int64_t n) {
 FB_INLINE vf minimum(vf a, vf b) { return (vf)_mm256_min_ps((__m256)a, (__m256)b); }
 FB_INLINE vf maximum(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 FB_INLINE bool any(vi mask) { return _mm256_movemask_epi8((__m256i)mask) != 0; }
+FB_INLINE vf permuted(vf x, vi index) { return (vf)_mm256_permutevar8x32_ps((__m256)x, (__m256i)index); }
 FB_INLINE vi to_levels(const vf* x) {
   __m256i whole[4];
 #pragma GCC unroll 4
@@ -94,6 +97,11 @@ FB_INLINE bool any(vi mask) {
   int32_t all = 0;
   for (int i = 0; i < kLanes; ++i) all |= mask[i];
   return all != 0;
+}
+FB_INLINE vf permuted(vf x, vi index) {
+  vf lanes = {};
+  for (int i = 0; i < kLanes; ++i) lanes[i] = x[index[i]];
+  return lanes;
 }
 FB_INLINE vi to_levels(const vf* x) {
   vb bytes[4];

@@ -28,6 +28,7 @@ const Kernels table = {
     &rotate,
     &gate,
     &add_terms,
+    &add_near_terms,
     &quantize_weights,
 };
 

@@ -75,7 +75,8 @@ class Checkpoint(Source):
             sentence = sentence_transformers.read(self.path)
             own = "none" if head is None and sentence is not None and not sentence.refusal else head
             network = huggingface.read(sentence_transformers.checkpoint_folder(self.path), own)
-            self._networks[head] = replace(network, sentence=sentence)
+            scores = sentence_transformers.scores(self.path)
+            self._networks[head] = replace(network, sentence=sentence, scores=scores)
         return self._networks[head]
 
     @property

@@ -1,10 +1,14 @@
 """Every family of checkpoints: what is read means in NumPy what transformers computes, and so does the engine."""
 
+import json
+import math
+
 import families
 import numpy as np
 import pytest
 import stock
 from checkpoints import edit_config, edit_tensors, make_checkpoint
+from safetensors.numpy import save_file
 
 import fusebert
 from fusebert import FusebertError, UnsupportedError
@@ -141,3 +145,93 @@ def test_jinabert_is_told_from_bert_by_its_positions(tmp_path):
     assert np.array_equal(inner.body.up.weight, 2 * inner.body.gate.weight)
     assert inner.body.gate.bias is None
     assert inner.body.activation == "gelu_erf"
+
+
+def jinabert(folder, code: bool):
+    """A random JinaBERT v2, and what its formulas make of a padded batch, written out: it is not in transformers."""
+    hidden, heads, inner, count = 48, 6, 70, 2
+    random = np.random.default_rng(code)
+    names = {"embeddings.word_embeddings.weight": (97, hidden), "embeddings.token_type_embeddings.weight": (2, hidden)}
+    gated, down, after = (
+        ("up_gated_layer", "down_layer", "layer_norm_2") if code else ("gated_layers", "wo", "mlp.layernorm")
+    )
+    linears = {f"attention.self.{name}": (hidden, hidden) for name in ("query", "key", "value")}
+    linears |= {"attention.output.dense": (hidden, hidden), f"mlp.{down}": (hidden, inner)}
+    norms = ["attention.output.LayerNorm", after]
+    norms += ["attention.self.layer_norm_q", "attention.self.layer_norm_k", "layer_norm_1"] * code
+    for layer in range(count):
+        place = f"encoder.layer.{layer}."
+        names |= {f"{place}{name}.weight": shape for name, shape in linears.items()}
+        names |= {f"{place}{name}.bias": shape[:1] for name, shape in linears.items()}
+        names |= {f"{place}{name}.{part}": (hidden,) for name in norms for part in ("weight", "bias")}
+        names[f"{place}mlp.{gated}.weight"] = (2 * inner, hidden)
+    names |= {f"embeddings.LayerNorm.{part}": (hidden,) for part in ("weight", "bias")}
+    w = {name: (random.standard_normal(shape) * (1.3 / shape[-1] ** 0.5 if len(shape) == 2 else 0.2)).astype(np.float32)
+         for name, shape in names.items()}  # fmt: skip
+    w |= {name: array + 1 for name, array in w.items() if "orm" in name and name.endswith("weight")}
+    config = {
+        "model_type": "bert", "position_embedding_type": "alibi", "feed_forward_type": "geglu", "hidden_size": hidden,
+        "num_hidden_layers": count, "num_attention_heads": heads, "intermediate_size": inner, "vocab_size": 97,
+        "max_position_embeddings": 640, "architectures": ["JinaBertModel"], "layer_norm_eps": 1e-12,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(w, folder / "model.safetensors")
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T.astype(np.float64) + w.get(f"{name}.bias", 0)
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-12) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def gelu(x):
+        return x * 0.5 * (1 + np.vectorize(math.erf)(x / 2**0.5))
+
+    def answer(ids, mask):
+        batch, length = ids.shape
+        x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0]
+        x = norm(x.astype(np.float64), "embeddings.LayerNorm")
+        slopes = np.array([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3])  # of six heads
+        apart = np.abs(np.arange(length)[:, None] - np.arange(length))
+        added = -slopes[:, None, None] * apart + np.where(mask == 1, 0, -1e9)[:, None, None, :]
+        for layer in range(count):
+            place = f"encoder.layer.{layer}."
+            q, k, v = (linear(x, f"{place}attention.self.{name}") for name in ("query", "key", "value"))
+            if code:
+                q, k = norm(q, f"{place}attention.self.layer_norm_q"), norm(k, f"{place}attention.self.layer_norm_k")
+            q, k, v = (side.reshape(batch, length, heads, -1).transpose(0, 2, 1, 3) for side in (q, k, v))
+            scores = np.exp(q @ k.swapaxes(2, 3) * 8**-0.5 + added)
+            context = (scores / scores.sum(-1, keepdims=True) @ v).transpose(0, 2, 1, 3).reshape(batch, length, hidden)
+            rows = norm(x + linear(context, f"{place}attention.output.dense"), f"{place}attention.output.LayerNorm")
+            x = norm(x + rows, f"{place}layer_norm_1") if code else rows
+            first, second = np.split(linear(x, f"{place}mlp.{gated}"), 2, -1)
+            inside = first * gelu(second) if code else gelu(first) * second
+            x = norm(x + linear(inside, f"{place}mlp.{down}"), f"{place}{after}")
+        return x
+
+    return answer
+
+
+@pytest.mark.parametrize("code", [False, True], ids=["texts", "code"])
+def test_jinabert_by_its_formulas(code, tmp_path):
+    """Every precision, holes, left padding; the same bits alone; from an artifact, too."""
+    answer = jinabert(tmp_path, code)
+    for kind in ("left", "holes"):
+        ids, mask = inputs(2, 37, kind)
+        want = answer(ids, mask)
+        assert (
+            stock.error(fusebert.load(tmp_path).run(ids, mask)["last_hidden_state"][mask == 1], want[mask == 1]) < 1e-4
+        )
+    network = huggingface.read(tmp_path)
+    assert network.encoder.blocks[0].adds_twice == code
+    assert stock.error(families.compute(network, ids, mask)["last_hidden_state"][mask == 1], want[mask == 1]) < 1e-5
+    for precision, worst in WORST_COSINE.items():
+        loaded = fusebert.load(tmp_path, precision)
+        got = loaded.run(ids, mask)["last_hidden_state"]
+        assert stock.cosine(got[mask == 1], want[mask == 1]).min() > worst, precision
+        shown = ids[1][mask[1] == 1][None]
+        alone = loaded.rows(shown[0], [0, shown.shape[1]])
+        both = loaded.rows(np.concatenate([ids[0], shown[0]]), [0, 37, 37 + shown.shape[1]])
+        assert np.array_equal(both[37:], alone)
+        loaded.save(tmp_path / precision)
+        assert np.array_equal(fusebert.load(tmp_path / precision).run(ids, mask)["last_hidden_state"], got)

@@ -98,6 +98,7 @@ struct Shape {
   int32_t position = FB_NO_POSITION;
   int32_t window = 0;
   int64_t head_norm = 0;  // its width in heads
+  bool twice = false;     // is x added
 
   int64_t groups() const { return key_heads ? key_heads : heads; }
 };
@@ -165,7 +166,7 @@ struct Model {
       fb_position position{sizeof position, shape.position, {}, 2 * kReach, kReach, 0};
       for (size_t i = 0; i < 2; ++i) position.table[i] = block.tables[i].empty() ? nullptr : block.tables[i].data();
       if (shape.position == FB_ROTARY) position.count = shape.key_size / 2;
-      fb_block view{sizeof view, norm('b'), nullptr, nullptr, norm('r'), norm('a')};
+      fb_block view{sizeof view, norm('b'), nullptr, nullptr, norm('r'), norm('a'), shape.twice};
       if (block.attends)
         view.attention = &attentions.emplace_back(
             fb_attention{sizeof(fb_attention), static_cast<int32_t>(shape.heads), static_cast<int32_t>(shape.key_heads),
@@ -333,6 +334,7 @@ Doubles truth(const Model& model, const Floats& input, int64_t rows, const std::
         up[i] = activated(model.shape.activation, gate[i]) * (model.shape.gated ? up[i] : 1);
       branch = apply(block.linears[1], up, rows);
     }
+    for (size_t i = 0; model.shape.twice && i < x.size(); ++i) branch[i] += x[i];
     norm('r', branch);
     for (size_t i = 0; i < x.size(); ++i) x[i] += branch[i];
     norm('a', x);
@@ -370,6 +372,7 @@ const Shape kShapes[] = {{64, 4, 16, 16, 128, 2, FB_GELU_ERF},
                          {48, 4, 12, 10, 70, 2, FB_GELU_ERF, 2, "b"},
                          {48, 4, 12, 12, 70, 1, FB_RELU, 1, "ba", FB_RMS_NORM, 3},
                          {40, 2, 20, 20, 64, 2, FB_GELU_TANH, 0, "bra", FB_RMS_NORM},
+                         {36, 2, 18, 18, 50, 2, FB_SILU, 0, "ra", FB_LAYER_NORM, 1, false, FB_NO_POSITION, 0, 0, true},
                          {40, 2, 20, 20, 64, 1, FB_TANH, 0, "r", FB_LAYER_NORM, 2},
                          {24, 2, 8, 8, 30, 1, FB_GELU_ERF, 0, ""},
                          {24, 2, 8, 8, 30, 1, FB_SILU, 0, "ba", FB_RMS_NORM, 1, true, FB_ROTARY, 3},
@@ -906,6 +909,8 @@ void test_blocks_that_do_not_fit_are_refused(fb_pool* pool) {
   CHECK(placed("an even number of rows", {sizeof(fb_position), FB_DISENTANGLED, {table.data()}, 9, 4, 0}));
   CHECK(placed("4 buckets do not fit a table of 8 rows and a reach of 3",
                {sizeof(fb_position), FB_DISENTANGLED, {table.data()}, 8, 3, 4}));
+  CHECK(refused("block 2: adds_twice needs a branch norm",
+                [](Blocks& blocks, fb_encoder_spec&) { blocks[2].adds_twice = 1; }));
   CHECK(refused("block 2 value is missing", attending([](auto& a) { a.value = nullptr; })));
   CHECK(refused("block 3 gate: the weight is 64 x 128, expected 128 x 64", [&](Blocks& blocks, fb_encoder_spec&) {
     network = *blocks[3].feed_forward;

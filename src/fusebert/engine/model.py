@@ -16,7 +16,7 @@ from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
 from fusebert.engine.sentence import Embedder, prompted
 from fusebert.engine.tokenizer import Text, Tokenizer, Tokens, group_tokens, list_texts
-from fusebert.engine.vectors import Sparse, chunk_means, relevance, sparse
+from fusebert.engine.vectors import Sparse, chunk_means, own_words, relevance, sparse, unit_rows
 from fusebert.errors import FusebertError, unknown
 from fusebert.formats import artifact, write
 from fusebert.ops.graph import Array
@@ -201,10 +201,31 @@ class Model:
         return found
 
     def encode_sparse(self, texts: Iterable[Text | Tokens], batch_tokens: int = 8192) -> list[Sparse]:
-        """The words that each text is about, with weights (SPLADE), by a model with a masked-LM head."""
-        if self.network.head.kind != "masked":
-            raise FusebertError('weights of words are made by a masked-LM head; load the model with head="masked"')
-        return [sparse(self.engine.head(rows)) for rows in self.encode_tokens(texts, batch_tokens)]
+        """The words that each text is about, with weights: SPLADE by a masked-LM head, as a folder of
+        sentence-transformers says, or the text's own words by bge-m3's head for them."""
+        sentence = self.network.sentence
+        own = self.network.token_heads is not None
+        if not own and self.network.head.kind != "masked":
+            raise FusebertError(
+                'weights of words are made by a masked-LM head (load the model with head="masked") or by bge-m3\'s '
+                "sparse_linear.pt, which torch reads"
+            )
+        tokens = self._tokenize(prompted(sentence, list_texts(texts)[0]))
+        rows = self.encode_tokens(tokens, batch_tokens)
+        if not own:
+            splade = (sentence.splade if sentence else "") or "max"
+            return [sparse(self.engine.head(of_text), splade) for of_text in rows]
+        unknown = self.tokenizer.unknown_id() if self.tokenizer else None
+        weights = (self.engine.token_head("weight", of_text)[:, 0] for of_text in rows)
+        return [own_words(*pair, unknown) for pair in zip(tokens, weights, strict=True)]
+
+    def encode_vectors(self, texts: Iterable[Text | Tokens], batch_tokens: int = 8192) -> list[Array]:
+        """A vector of unit length for each token of a text but the first, `[tokens - 1, width]`, by bge-m3's head for
+        late interaction (ColBERT): a text is as near to another as the sum of the largest products of its vectors."""
+        if self.network.token_heads is None:
+            raise FusebertError("this model has no colbert_linear.pt, which makes vectors of tokens; use encode_tokens")
+        rows = self.encode_tokens(texts, batch_tokens)
+        return [unit_rows(self.engine.token_head("vector", of_text[1:])) for of_text in rows]
 
     def encode_chunks(
         self,
@@ -223,9 +244,9 @@ class Model:
         rows = self.encode_tokens(tokens, batch_tokens)
         return [chunk_means(*given, normalize) for given in zip(rows, tokens, wanted, strict=True)]
 
-    def score(self, pairs: Iterable[tuple[str, str]], raw: bool = False, batch_tokens: int = 8192) -> Array:
-        """How relevant the second text of each pair is to the first, from 0 to 1, by a cross-encoder;
-        `raw`: its logit."""
+    def score(self, pairs: Iterable[tuple[str, str]], raw: bool | None = None, batch_tokens: int = 8192) -> Array:
+        """How relevant the second text of each pair is to the first, by a cross-encoder: from 0 to 1, or its logit
+        where `raw` is true, or where sentence-transformers wrote into the files that its scores are that."""
         if self.network.head.kind != "sequence":
             raise FusebertError("pairs are scored by a sequence classifier; this model has none")
         tokens = self._tokenize(list_texts(pairs)[0])
@@ -235,7 +256,8 @@ class Model:
             logits[numbers] = self._pooled(rows, batch)
 
         self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "scoring", False)
-        return relevance(logits, raw)
+        as_is = self.network.scores == "identity" and logits.shape[1] == 1
+        return relevance(logits, as_is if raw is None else raw)
 
     def predict(
         self,

@@ -129,7 +129,8 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
     if kind == "attention":
         body |= {"precision": plan.scores, "bytes": BYTES.index(plan.bytes)}
     norms = {"before": block.before, "branch": block.branch, "after": block.after}
-    return {kind: body, **{name: None if norm is None else _norm(norm) for name, norm in norms.items()}}
+    parts = {name: None if norm is None else _norm(norm) for name, norm in norms.items()}
+    return {kind: body, "adds_twice": block.adds_twice, **parts}
 
 
 def _position(position: Position) -> dict[str, Any]:
@@ -257,6 +258,12 @@ class Engine:
             for i, step in enumerate(network.sentence.steps if network.sentence else ())
         ]
 
+        heads = network.token_heads
+        self._of_tokens = {} if heads is None else {
+            name: DenseEngine(Dense(linear), "f32", self._pool, f"token_heads.{name}")
+            for name, linear in (("weight", heads.weight), ("vector", heads.vector))
+        }  # fmt: skip
+
     def with_threads(self, threads: int) -> Engine:
         """The same packed weights on a pool of their own, with so many threads."""
         other = copy(self)
@@ -265,6 +272,7 @@ class Engine:
         other._project = self._project and _moved(self._project, other._pool)
         other._head = [_moved(step, other._pool) for step in self._head]
         other._sentence = [_moved(step, other._pool) for step in self._sentence]
+        other._of_tokens = {name: _moved(step, other._pool) for name, step in self._of_tokens.items()}
         return other
 
     @property
@@ -275,7 +283,8 @@ class Engine:
     @property
     def bytes(self) -> int:
         """Memory held by packed weights; the embedding tables stay in the file."""
-        return self.encoder.bytes + sum(step.bytes for step in (*self._head, *self._sentence))
+        others = *self._head, *self._sentence, *self._of_tokens.values()
+        return self.encoder.bytes + sum(step.bytes for step in others)
 
     def embed(self, ids: Array, positions: Array, kinds: Array | None) -> Array:
         """One row per token; all arguments are flat int64."""
@@ -291,6 +300,10 @@ class Engine:
     def sentence(self, rows: Array) -> Array:
         """The steps behind pooling, one after the other."""
         return _through(self._sentence, rows)
+
+    def token_head(self, name: str, rows: Array) -> Array:
+        """What a head of TokenHeads makes of every row."""
+        return self._of_tokens[name].run(rows)
 
 
 def _through(steps: list[DenseEngine], rows: Array) -> Array:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from fusebert.engine.native import Engine
 from fusebert.engine.pooling import check_pooling, pool
+from fusebert.engine.vectors import unit_rows
 from fusebert.errors import UnsupportedError, unknown
 from fusebert.ops.graph import Array
 from fusebert.values.network import Sentence
@@ -37,9 +36,7 @@ class Embedder:
         embeddings = pool(rows, offsets, self.pooling)
         if self._steps:
             embeddings = self._engine.sentence(embeddings)
-        if self._normalize:
-            embeddings /= np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), 1e-12)
-        return embeddings
+        return unit_rows(embeddings) if self._normalize else embeddings
 
 
 def prompted(

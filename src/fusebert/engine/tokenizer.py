@@ -100,6 +100,13 @@ class Tokenizer:
                 return int(found)
         return None
 
+    def unknown_id(self) -> int | None:
+        """The id of the token for what is not in the vocabulary, or None where there is none."""
+        for token in ("[UNK]", "<unk>"):
+            if (found := self._tokenizer.token_to_id(token)) is not None:
+                return int(found)
+        return None
+
     def padding_id(self) -> int | None:
         """The id of the padding token, or None where there is none."""
         for token in ("[PAD]", "<pad>"):

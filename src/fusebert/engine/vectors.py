@@ -22,13 +22,34 @@ class Sparse:
     weights: NDArray[np.float32]
 
 
-def sparse(logits: Array) -> Sparse:
-    """Of one text's masked-LM logits `[tokens, vocabulary]`: log(1 + the largest above zero), as SPLADE has it."""
+def sparse(logits: Array, splade: str = "max") -> Sparse:
+    """Of one text's masked-LM logits `[tokens, vocabulary]`: log(1 + those above zero), of which each word has the
+    largest or the sum; `of log`: log(1 + that log) of each first."""
     if not len(logits):
         return Sparse(np.empty(0, np.int64), np.empty(0, np.float32))
-    most = logits.max(0)
-    ids = np.flatnonzero(most > 0)
-    return Sparse(ids, np.log1p(most[ids]).astype(np.float32))
+    if splade.startswith("max"):  # logarithms keep the order
+        logits = logits.max(0, keepdims=True)
+    weights = np.log1p(np.maximum(logits, 0))
+    words = (np.log1p(weights) if splade.endswith("log") else weights).sum(0, dtype=np.float32)
+    ids = np.flatnonzero(words > 0)
+    return Sparse(ids, words[ids])
+
+
+def own_words(tokens: Tokens, weights: Array, unknown: int | None) -> Sparse:
+    """The words of a text by the weights of its tokens: the largest of each, special tokens left out."""
+    left_out = {unknown, *(i for i, source in zip(tokens.ids, tokens.sources, strict=True) if source is None)}
+    found: dict[int, float] = {}
+    for word, weight in zip(tokens.ids, weights, strict=True):
+        if word not in left_out and weight > found.get(word, 0.0):
+            found[word] = float(weight)
+    ids = sorted(found)
+    return Sparse(np.array(ids, np.int64), np.array([found[i] for i in ids], np.float32))
+
+
+def unit_rows(rows: Array) -> Array:
+    """Rows of unit length."""
+    scaled: Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return scaled
 
 
 def chunk_means(rows: Array, tokens: Tokens, chunks: Sequence[tuple[int, int]], normalize: bool) -> Array:
@@ -42,9 +63,7 @@ def chunk_means(rows: Array, tokens: Tokens, chunks: Sequence[tuple[int, int]], 
             why = f"; the text is cut after {len(tokens.ids)} tokens" if tokens.cut else ""
             raise FusebertError(f"chunks: no token begins in characters {first} to {last}{why}")
         mean[:] = rows[inside].mean(0)
-    if normalize:
-        means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-    return means
+    return unit_rows(means) if normalize else means
 
 
 def relevance(logits: Array, raw: bool = False) -> Array:

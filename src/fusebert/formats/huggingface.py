@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,11 @@ from fusebert.formats.config import Config
 from fusebert.formats.families import FAMILIES, Family, Part, Sizes
 from fusebert.formats.families.family import Spelling, Step
 from fusebert.formats.files import read_json
-from fusebert.formats.tensors import Weights
+from fusebert.formats.tensors import Weights, open_pickle
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import ACTIVATIONS
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm, default_scale
-from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network
+from fusebert.values.network import HEADS, Dense, Embeddings, Head, Network, TokenHeads
 
 _ORDINARY = {
     "is_decoder": (False, None),
@@ -37,11 +39,12 @@ def is_checkpoint(path: Path) -> bool:
 
 def read(path: Path, head: str | None = None) -> Network:
     """The Network in a checkpoint folder; `head` overrides the one that config.json names ("none" drops it)."""
-    config, family = _family(path / "config.json", read_json(path / "config.json"))
+    values = read_json(path / "config.json")
+    config, family, weights = _family(path / "config.json", values, partial(Weights, path))
     kind = head or config.head()
     if kind not in HEADS:
         raise unknown("head", kind, HEADS)
-    reader = _Reader(config, family, Weights(path, family.prefix))
+    reader = _Reader(config, family, weights)
     return Network(
         family=str(config.values["model_type"]),
         embeddings=reader.embeddings(),
@@ -49,20 +52,34 @@ def read(path: Path, head: str | None = None) -> Network:
         head=reader.head(kind),
         labels=config.labels() if kind in ("sequence", "token") else (),
         problem=config.problem() if kind == "sequence" else "single_label",
+        token_heads=token_heads(path, reader.hidden),
     )
+
+
+def token_heads(path: Path, hidden: int) -> TokenHeads | None:
+    """Those of bge-m3, which are files of their own beside its weights; torch reads them."""
+    files = path / "sparse_linear.pt", path / "colbert_linear.pt"
+    if not all(file.is_file() for file in files) or find_spec("torch") is None:
+        return None
+    linears = []
+    for file, outputs in zip(files, (1, None), strict=True):
+        weights = Weights(file, "", open_pickle(file))
+        weight = weights.get("weight", shape=(outputs, hidden))
+        linears.append(Linear(weight, weights.get("bias", shape=weight.shape[:1])))
+    return TokenHeads(*linears)
 
 
 def read_encoder(name: str, values: Mapping[str, Any], tensors: Mapping[str, Array]) -> tuple[Encoder, tuple[str, ...]]:
     """The Encoder that a config's fields and tensors say, with the names of the tensors it is made of; errors call the
     model by this name."""
-    config, family = _family(Path(name), values)
-    weights = Weights(Path(name), family.prefix, tensors)
+    config, family, weights = _family(Path(name), values, partial(Weights, Path(name), tensors=tensors))
     encoder = _Reader(config, family, weights).encoder()
     return encoder, weights.names_read()
 
 
-def _family(path: Path, values: Mapping[str, Any]) -> tuple[Config, Family]:
-    """The config with its family: the first of its model_type whose mathematics config.json means."""
+def _family(path: Path, values: Mapping[str, Any], weights: Callable[[str], Weights]) -> tuple[Config, Family, Weights]:
+    """The config with its family, the first of its model_type whose mathematics config.json and the names of the
+    weights mean; and the weights, which are found by the family's prefix."""
     name = values.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(f"{path}: model_type {name!r} is not supported; these are: {', '.join(FAMILIES)}")
@@ -73,8 +90,10 @@ def _family(path: Path, values: Mapping[str, Any]) -> tuple[Config, Family]:
             config.expect({**_ORDINARY, **family.expects})
         except UnsupportedError as error:
             refused = refused or error
-        else:
-            return config, family
+            continue
+        found = weights(family.prefix)
+        if family.told_by is None or found.find(family.told_by):
+            return config, family, found
     assert refused is not None  # a model_type has at least one family
     raise refused
 
@@ -92,6 +111,11 @@ class _Reader:
             "down": (sizes.hidden, sizes.inner),
         }  # fmt: skip
         self._layers = self._layer_names()
+
+    @property
+    def hidden(self) -> int:
+        """The width of a row."""
+        return self._sizes.hidden
 
     def _field(self, word: str) -> str:
         return self._config.field(self._family.fields[word])
@@ -227,18 +251,20 @@ class _Reader:
         return Encoder(self._sizes.hidden, tuple(blocks), tuple(order), last)
 
     def _layer(self, number: int, place: str, complete: Callable[[int, Attention], Attention]) -> tuple[Block, Block]:
-        sizes = self._sizes
+        sizes, family = self._sizes, self._family
+        normed = {"query_norm": sizes.heads, "key_norm": sizes.key_heads} if family.heads_normed == "together" else {}
 
         def parts(body: str, kind: type[Attention | FeedForward | Block]) -> dict[str, Any]:
             """What the table names of the fields of a body or block."""
             made: dict[str, Any] = {}
             for field in fields(kind):
-                spelling = self._family.layer.get(f"{body}.{field.name}")
+                spelling = family.layer.get(f"{body}.{field.name}")
                 part = self._present(spelling, place, number)
                 if part is not None and field.name in self._shapes:
                     made[field.name] = self._linear(part, *self._shapes[field.name])
                 elif part is not None:
-                    made[field.name] = self._norm(part, sizes.hidden if kind is Block else sizes.head_size)
+                    width = sizes.hidden if kind is Block else normed.get(field.name, 1) * sizes.head_size
+                    made[field.name] = self._norm(part, width)
             return made
 
         given = parts("attention", Attention)
@@ -246,9 +272,10 @@ class _Reader:
             **given, heads=sizes.heads, key_heads=sizes.key_heads, scale=default_scale(given["query"], sizes.heads)
         )
         feed_forward = FeedForward(**{"gate": None, **parts("feed_forward", FeedForward)}, activation=sizes.activation)
-        absent = {"before": None, "branch": None, "after": None}
+        absent: dict[str, Any] = {"before": None, "branch": None, "after": None}
+        attending = {**absent, **parts("attention", Block), "adds_twice": family.adds_twice}
         return (
-            Block(body=complete(number, attention), **{**absent, **parts("attention", Block)}),
+            Block(body=complete(number, attention), **attending),
             Block(body=feed_forward, **{**absent, **parts("feed_forward", Block)}),
         )
 

@@ -11,15 +11,16 @@ from typing import Any
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.formats.files import read_json, read_json_list
 from fusebert.formats.tensors import Weights
-from fusebert.values.network import Dense, Sentence
+from fusebert.values.network import SPLADE, Dense, Sentence
 
 MODULES = "modules.json"
-_PROMPTS = "config_sentence_transformers.json"
+_SETTINGS = "config_sentence_transformers.json"
 _POOLING = {  # flags of older files, in the order in which their results stand side by side
     "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max", "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }  # fmt: skip
+_ENCODERS = ("Transformer", "MLMTransformer")
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu_erf", "SiLU": "silu"}
 
 
@@ -27,19 +28,30 @@ def checkpoint_folder(path: Path) -> Path:
     """The folder with the encoder's checkpoint: the one given, or where modules.json says."""
     if (path / "config.json").is_file() or not (path / MODULES).is_file():
         return path
-    return next((path / own for kind, own in _modules(path) if kind == "Transformer"), path)
+    return next((path / own for kind, own in _modules(path) if kind in _ENCODERS), path)
+
+
+def scores(path: Path) -> str:
+    """What the files make of a cross-encoder's one logit, "sigmoid" or "identity": in a file of its own, or, as older
+    versions wrote it, in config.json."""
+    told = read_json(path / _SETTINGS).get("activation_fn") if (path / _SETTINGS).is_file() else None
+    config = read_json(checkpoint_folder(path) / "config.json")
+    own = config.get("sentence_transformers")
+    told = told or (own.get("activation_fn") if isinstance(own, dict) else None)
+    told = told or config.get("sbert_ce_default_activation_function")
+    return "identity" if str(told).endswith(".Identity") else "sigmoid"
 
 
 def read(path: Path) -> Sentence | None:
     """What the folder's modules make of the encoder's rows; None if it has no modules.json."""
     if not (path / MODULES).is_file():
         return None
-    prompts = read_json(path / _PROMPTS) if (path / _PROMPTS).is_file() else {}
+    prompts = read_json(path / _SETTINGS) if (path / _SETTINGS).is_file() else {}
     texts, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise FusebertError(f"{path / _PROMPTS}: prompts must map names to texts")
+        raise FusebertError(f"{path / _SETTINGS}: prompts must map names to texts")
     if default is not None and not (isinstance(default, str) and default in texts):
-        raise FusebertError(f"{path / _PROMPTS}: default_prompt_name {default!r:.60} is not among the prompts")
+        raise FusebertError(f"{path / _SETTINGS}: default_prompt_name {default!r:.60} is not among the prompts")
     try:
         return _read_modules(path, dict(texts), default)
     except UnsupportedError as error:
@@ -47,8 +59,13 @@ def read(path: Path) -> Sentence | None:
 
 
 def _read_modules(path: Path, prompts: dict[str, str], default: str | None) -> Sentence:
+    modules = _modules(path)
+    if [kind for kind, _ in modules[1:]] == ["SpladePooling"]:
+        why = f"{path / MODULES}: its modules give a text weights of words, as encode_sparse does"
+        splade = _splade(path / modules[1][1] / "config.json")
+        return Sentence(prompts=prompts, default_prompt=default, refusal=why, splade=splade)
     pooling, steps, normalize = "", list[Dense](), False
-    for number, (kind, own) in enumerate(_modules(path)):
+    for number, (kind, own) in enumerate(modules):
         if (kind == "Transformer") != (number == 0) or normalize:
             raise UnsupportedError(f"{path / MODULES}: a {kind} as module {number} is not supported")
         if kind == "Pooling" and not pooling:
@@ -84,6 +101,15 @@ def _pooling(path: Path) -> str:
     if not isinstance(modes, list) or not modes or not set(map(str, modes)) <= set(_POOLING.values()):
         raise UnsupportedError(f"{path}: pooling_mode {modes!r:.60} is not supported")
     return "+".join(modes)
+
+
+def _splade(path: Path) -> str:
+    config = read_json(path)
+    pooling, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    name = f"{pooling}{ {'relu': '', 'log1p_relu': ' of log'}.get(str(activation), ' of ?') }"
+    if name not in SPLADE:
+        raise UnsupportedError(f"{path}: pooling_strategy {pooling!r} of {activation!r} is not supported")
+    return name
 
 
 def _dense(folder: Path) -> Dense:

@@ -80,7 +80,7 @@ def _open_weights(path: Path) -> Mapping[str, Array]:
     if index.is_file():
         return _open_shards(path, index)
     if (path / "pytorch_model.bin").is_file():
-        return _open_pickle(path / "pytorch_model.bin")
+        return open_pickle(path / "pytorch_model.bin")
     raise FusebertError(f"{path} has no model.safetensors, model.safetensors.index.json or pytorch_model.bin")
 
 
@@ -113,7 +113,8 @@ class _Shards(Mapping[str, Array]):
         return len(self._places)
 
 
-def _open_pickle(path: Path) -> Mapping[str, Array]:
+def open_pickle(path: Path) -> Mapping[str, Array]:
+    """The tensors in a file that torch wrote; nothing in it is run."""
     try:
         import torch
     except ImportError:

@@ -122,12 +122,14 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Block:
-    """One residual step: x = after(x + branch(body(before(x))))."""
+    """One residual step: x = after(x + branch(body(before(x)))); one that `adds_twice` has a branch, before which x is
+    added as well: x = after(x + branch(x + body(before(x))))."""
 
     before: Norm | None
     body: Attention | FeedForward
     branch: Norm | None
     after: Norm | None
+    adds_twice: bool = False
 
 
 @dataclass(frozen=True)

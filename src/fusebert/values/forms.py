@@ -17,6 +17,8 @@ def block(op: Any, x: Any, mask: Any, w: Block, positions: Any = None) -> Any:
         body = attention(op, inputs, mask, w.body, positions)
     else:
         body = feed_forward(op, inputs, w.body)
+    if w.adds_twice:
+        body = op.add(x, body)
     return norm(op, op.add(x, norm(op, body, w.branch)), w.after)
 
 

@@ -16,6 +16,8 @@ from fusebert.values.traverse import weights
 
 HEADS = ("none", "sequence", "token", "question", "masked")
 HEAD_POOLING = ("first", "mean", "each")
+SCORES = ("sigmoid", "identity")
+SPLADE = ("max", "sum", "max of log", "sum of log")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,8 @@ class Head:
 @dataclass(frozen=True)
 class Sentence:
     """How rows become the embedding of a text: pooled (names joined by "+" stand side by side), through steps, of unit
-    length or not. A prompt, by name, is put before a text. `refusal` says why all that is not known."""
+    length or not. A prompt, by name, is put before a text. `refusal` says why all that is not known. `splade` is what
+    makes a text's weights of words of those of its tokens, where the folder is a sparse encoder's."""
 
     pooling: str = "mean"
     steps: tuple[Dense, ...] = ()
@@ -85,12 +88,22 @@ class Sentence:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
     refusal: str = ""
+    splade: str = ""
+
+
+@dataclass(frozen=True)
+class TokenHeads:
+    """What bge-m3 makes of every token's row beside the embedding: a weight of its word, and a vector."""
+
+    weight: Linear
+    vector: Linear
 
 
 @dataclass(frozen=True)
 class Network:
     """`family` is the architecture's model_type; `labels` name a classifier's outputs; `problem` is "single_label",
-    "multi_label" or "regression"; `sentence` is there if the model's files say how texts are embedded."""
+    "multi_label" or "regression"; `sentence` is there if the model's files say how texts are embedded, `token_heads` if
+    they have such heads. `scores` is what a cross-encoder's files make of its one logit, "sigmoid" or "identity"."""
 
     family: str
     embeddings: Embeddings
@@ -99,6 +112,8 @@ class Network:
     labels: tuple[str, ...] = ()
     problem: str = "single_label"
     sentence: Sentence | None = None
+    token_heads: TokenHeads | None = None
+    scores: str = "sigmoid"
 
     @property
     def bytes(self) -> int:
@@ -118,6 +133,9 @@ class Network:
             for i, step in enumerate(steps):
                 yield from _named(f"{part}.{i}", step.linear)
                 yield from _named(f"{part}.{i}.norm", step.norm)
+        if self.token_heads is not None:
+            yield from _named("token_heads.weight", self.token_heads.weight)
+            yield from _named("token_heads.vector", self.token_heads.vector)
 
 
 def _named(name: str, part: Linear | Norm | None) -> Iterator[tuple[str, Array]]:

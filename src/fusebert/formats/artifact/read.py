@@ -25,7 +25,18 @@ from fusebert.values.blocks import (
     Relative,
     Rotary,
 )
-from fusebert.values.network import HEAD_POOLING, HEADS, Dense, Embeddings, Head, Network, Sentence
+from fusebert.values.network import (
+    HEAD_POOLING,
+    HEADS,
+    SCORES,
+    SPLADE,
+    Dense,
+    Embeddings,
+    Head,
+    Network,
+    Sentence,
+    TokenHeads,
+)
 from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.precision import BYTES, PRECISIONS
 
@@ -126,7 +137,16 @@ def _network(header: Fields, weights: Weights) -> Network:
     return Network(
         family, embeddings, _encoder(header, weights, hidden), Head(kind, steps, pooling), labels, problem,
         _sentence(header.section("sentence"), weights, hidden) if header.optional("sentence") else None,
+        _token_heads(weights, hidden), header.choice("scores", SCORES) if header.optional("scores") else SCORES[0],
     )  # fmt: skip
+
+
+def _token_heads(weights: Weights, hidden: int) -> TokenHeads | None:
+    if not weights.has("token_heads.weight.weight"):
+        return None
+    return TokenHeads(
+        weights.linear("token_heads.weight", 1, hidden), weights.linear("token_heads.vector", None, hidden)
+    )
 
 
 def _steps(fields: Fields, weights: Weights, path: str, inputs: int) -> tuple[tuple[Dense, ...], int]:
@@ -145,7 +165,8 @@ def _sentence(fields: Fields, weights: Weights, hidden: int) -> Sentence:
     default = fields.choice("default_prompt", prompts) if fields.optional("default_prompt") else None
     steps, _ = _steps(fields, weights, "sentence", hidden * len(pooling.split("+")))
     normalize, refusal = fields.values.get("normalize") is True, str(fields.values.get("refusal", ""))
-    return Sentence(pooling, steps, normalize, prompts, default, refusal)
+    splade = fields.choice("splade", SPLADE) if fields.values.get("splade") else ""
+    return Sentence(pooling, steps, normalize, prompts, default, refusal, splade)
 
 
 def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:
@@ -181,7 +202,8 @@ def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
     else:
         gate = inward("gate") if weights.has(f"{path}.gate.weight") else None
         body = FeedForward(inward("up"), gate, outward("down"), fields.choice("activation", ACTIVATIONS))
-    return Block(norm("before"), body, norm("branch"), norm("after"))
+    twice = fields.values.get("adds_twice") is True  # older ones have no such field
+    return Block(norm("before"), body, norm("branch"), norm("after"), twice)
 
 
 def _position(block: Fields, weights: Weights, path: str) -> Position | None:

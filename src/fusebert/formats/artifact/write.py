@@ -50,6 +50,7 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
             "steps": [_step(step) for step in network.head.steps],
         },
         "sentence": _sentence(network.sentence),
+        "scores": network.scores,
         "decoder": plan.decoder,
         "tied": tied,
     }
@@ -81,7 +82,8 @@ def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
         own = {"body": "feed_forward", "activation": body.activation}
     norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
     products = {"first": _product(plan.first), "second": _product(plan.second)}
-    return {**own, "norms": norms, "products": products, "scores": plan.scores, "bytes": plan.bytes}
+    more = {"adds_twice": True} if block.adds_twice else {}
+    return {**own, "norms": norms, **more, "products": products, "scores": plan.scores, "bytes": plan.bytes}
 
 
 def _sentence(sentence: Sentence | None) -> dict[str, Any] | None:

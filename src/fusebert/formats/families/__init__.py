@@ -18,7 +18,7 @@ from fusebert.formats.families import (
 from fusebert.formats.families.family import Family, Part, Sizes
 
 FAMILIES: dict[str, tuple[Family, ...]] = {
-    "bert": (bert.FAMILY, alibi.FAMILY),
+    "bert": (bert.FAMILY, alibi.CODE, alibi.FAMILY),
     "roberta": (roberta.FAMILY,),
     "xlm-roberta": (roberta.FAMILY,),
     "camembert": (roberta.FAMILY,),

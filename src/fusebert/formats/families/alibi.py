@@ -1,4 +1,5 @@
-"""JinaBERT v2: BERT with a gated feed-forward whose scores fall with the distance, by a slope a head (ALiBi)."""
+"""JinaBERT v2: BERT with a gated feed-forward whose scores fall with the distance, by a slope a head (ALiBi). That for
+code norms queries and keys, and has a second norm behind attention, which reads the first one's rows with x again."""
 
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from fusebert.values.blocks import Attention, Relative
 
 _LONGEST = 1 << 15  # positions; the table grows with them
 _GATED = Part("mlp.gated_layers", bias=False)
+_UP_GATED = Part("mlp.up_gated_layer", bias=False)
 
 
 def slopes(heads: int) -> list[float]:
@@ -46,4 +48,17 @@ FAMILY = replace(
     attention=_attention,
     expects={"position_embedding_type": ("alibi",)},
     defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-12},
+)  # fmt: skip
+CODE = replace(
+    FAMILY,
+    layer={
+        **FAMILY.layer, "attention.query_norm": "attention.self.layer_norm_q",
+        "attention.key_norm": "attention.self.layer_norm_k", "attention.branch": "attention.output.LayerNorm",
+        "attention.after": "layer_norm_1", "feed_forward.up": replace(_UP_GATED, share=(0, 2)),
+        "feed_forward.gate": replace(_UP_GATED, share=(1, 2)), "feed_forward.down": "mlp.down_layer",
+        "feed_forward.after": "layer_norm_2",
+    },
+    heads_normed="together",
+    adds_twice=True,
+    told_by="encoder.layer.0.layer_norm_1.weight",
 )  # fmt: skip

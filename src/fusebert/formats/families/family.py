@@ -76,6 +76,9 @@ class Family:
     activations: Mapping[str, str] = field(default_factory=dict)  # config.json's words that only this family has
     norm: str = "layer"  # the kind of every norm
     gain_offset: float = 0.0  # added to every gain
+    heads_normed: str = "each"  # by norms of queries and keys: each by itself, or "together"
+    adds_twice: bool = False  # attention blocks do: see Block
+    told_by: str | None = None  # a weight without which files of this model_type are of another family
     counts_from: int | str | None = None  # the padding id that positions count from, or its field; see Embeddings
     word_scale: Callable[[Sizes], float] = lambda _: 1.0
     max_positions: Callable[[Config, int], int] = lambda _, longest: longest  # where no table of positions ends
