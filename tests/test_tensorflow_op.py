@@ -16,6 +16,8 @@ from encoders import changed, first_layers
 from memory import growth
 
 from fusebert.engine import native as engine
+from fusebert.engine.quantize import convert_encoder, smooth_block
+from fusebert.formats.tensorflow.bert_layers import compact_weights
 from fusebert.values.batch import Batch
 from fusebert.values.blocks import Encoder, Linear, Norm
 from fusebert.values.forms import reference
@@ -114,6 +116,50 @@ def test_every_precision_and_form_of_weights_gives_the_engines_bits(precision, s
     x, mask = embeddings(3, 11), holes(3, 11)
     got = run(x, mask[:, None], split=split, **PRECISIONS[precision])
     assert np.array_equal(got, expected(x, mask, plan=precision))
+
+
+def compact(precision="int8", split=True) -> tuple[Encoder, list[np.ndarray]]:
+    """An encoder in int8, smoothed where `split`, and the tensors of BertCompact."""
+    encoder, peaks = make_encoder(), np.linspace(0.1, 3, INNER, dtype=np.float32)
+    if split:
+        blocks = (smooth_block(one, (np.linspace(0.1, 3, HIDDEN, dtype=np.float32), peaks)) for one in encoder.blocks)
+        encoder = replace(encoder, blocks=tuple(blocks))
+    encoder = convert_encoder(encoder, make_plan(precision, len(encoder.blocks)))
+    return encoder, [array for _, array in compact_weights(encoder)]
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["as they are", "smoothed"])
+@pytest.mark.parametrize("precision", ["int8", "int8-bf16"])
+def test_weights_in_bytes_give_the_engines_bits(precision, split):
+    x, mask, (encoder, tensors) = embeddings(3, 11), holes(3, 11), compact(precision, split)
+    types = {"NonQuantizableDataType": tf.bfloat16} if precision == "int8-bf16" else {}
+    sizes = {"HiddenSize": HIDDEN, "NumAttentionHeads": HEADS}
+    got = fused._ops.bert_compact(x, mask, tensors, **sizes, **types).numpy()
+    assert np.array_equal(got, expected(x, mask, encoder, precision))
+    states = fused._ops.bert_compact_hidden_states(x, mask, tensors, NumHiddenStates=LAYERS, **sizes, **types)
+    assert np.array_equal(states.encoded, got)
+    assert np.array_equal(states.hidden_states[-1], got)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "reason"),
+    [
+        (0, np.zeros((HIDDEN, HIDDEN), np.float32), r"weights\[0\], query.weight, .* expected an int8 matrix"),
+        (16, np.zeros(0, np.float32), r"weights\[16\], query.scales, is empty; a weight in bytes needs them"),
+        (1, np.zeros(3, np.float32), r"weights\[1\], query.bias, has shape \(3\); expected float of shape \(48\)"),
+        (10, np.zeros((INNER, 7), np.int8), "up"),
+        (12, np.zeros((HIDDEN, 7), np.int8), "down"),
+    ],
+)
+def test_compact_weights_that_do_not_fit_are_refused(place, wrong, reason):
+    tensors = compact(split=False)[1]
+    tensors[place] = wrong
+    with pytest.raises(InvalidArgument, match=reason):
+        fused._ops.bert_compact(embeddings(1, 4), holes(1, 4), tensors, HiddenSize=HIDDEN, NumAttentionHeads=HEADS)
+    with pytest.raises(InvalidArgument, match="WeightTypes is 29, but a layer has 28 weights"):
+        fused._ops.bert_compact(
+            embeddings(1, 4), holes(1, 4), [*tensors[:28], wrong], HiddenSize=HIDDEN, NumAttentionHeads=HEADS
+        )
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "bool"])

@@ -25,6 +25,7 @@ enum TF_Code {
 enum TF_DataType {
   TF_FLOAT = 1,
   TF_INT32 = 3,
+  TF_INT8 = 6,
   TF_INT64 = 9,
   TF_BOOL = 10,
   TF_QINT8 = 11,
@@ -43,6 +44,7 @@ int TF_NumDims(const TF_Tensor*);
 int64_t TF_Dim(const TF_Tensor*, int index);
 void* TF_TensorData(const TF_Tensor*);
 int64_t TF_TensorElementCount(const TF_Tensor*);
+size_t TF_TensorByteSize(const TF_Tensor*);
 
 // Attributes: "name: type = default"; inputs and outputs: "name: type" or "name: Number * type".
 TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* name);

@@ -1,5 +1,5 @@
-// TensorFlow's way in: the ops Bert and BertHiddenStates, registered through the C API when the library is loaded.
-// docs/tensorflow-op.md describes them.
+// TensorFlow's way in: the ops Bert and BertCompact, and both with the rows after every layer, registered through the C
+// API when the library is loaded. docs/tensorflow-op.md describes them.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -60,6 +60,7 @@ class Attributes {
 
   int64_t integer(const char* name) const { return get<int64_t>(name, TF_OpKernelConstruction_GetAttrInt64); }
   float number(const char* name) const { return get<float>(name, TF_OpKernelConstruction_GetAttrFloat); }
+  size_t length(const char* name) const { return static_cast<size_t>(size(name).first); }
   bool flag(const char* name) const { return get<unsigned char>(name, TF_OpKernelConstruction_GetAttrBool) != 0; }
   TF_DataType type(const char* name) const { return get<TF_DataType>(name, TF_OpKernelConstruction_GetAttrType); }
   std::string text(const char* name) const {
@@ -94,15 +95,26 @@ class Attributes {
   const Status& status_;
 };
 
-// One Bert node of a graph. It does not change but for its weights, so calls may overlap.
+// What tells the four ops apart: whether they give the rows after every layer, and whether their weights are bytes.
+struct Op {
+  const char* name;
+  bool states, compact;
+};
+
+// One node of a graph. It does not change but for its weights, so calls may overlap.
 class Kernel {
  public:
-  Kernel(const Attributes& attributes, bool gives_states)
-      : layers_(layers_of(attributes.integer("NumWeights"))), pool_(attributes.integer("NumThreads")) {
-    if (gives_states && attributes.integer("NumHiddenStates") != static_cast<int64_t>(layers_))
+  Kernel(const Attributes& attributes, const Op& op) : pool_(attributes.integer("NumThreads")) {
+    settings_.compact = op.compact;
+    const char* const count = op.compact ? "WeightTypes" : "NumWeights";
+    layers_ = layers_of(count, op.compact ? static_cast<int64_t>(attributes.length(count)) : attributes.integer(count));
+    if (op.states && attributes.integer("NumHiddenStates") != static_cast<int64_t>(layers_))
       throw Invalid("NumHiddenStates must be the number of layers, %zu", layers_);
     read_sizes(attributes);
-    read_precision(attributes);
+    if (op.compact)
+      read_compact_precision(attributes);
+    else
+      read_precision(attributes);
     rule_ = {attributes.flag("AdditiveMask"), attributes.number("MaskValue")};
     if (!std::isfinite(rule_.value)) throw Invalid("MaskValue must be finite");
     hidden_ = hidden_named(attributes.text("Padding")).value_or(Hidden::compute);
@@ -112,7 +124,7 @@ class Kernel {
     const Tensor embedded = input(context, 0, status), mask = input(context, 1, status);
     const Extent extent = extent_of(embedded.get(), mask.get(), settings_.hidden, settings_.heads);
     std::vector<Tensor> tensors;
-    for (size_t i = 0; i < layers_ * kLayerTensors; ++i)
+    for (size_t i = 0; i < layers_ * settings_.layer_tensors(); ++i)
       tensors.push_back(input(context, static_cast<int>(i) + 2, status));
     fb_pool* const pool = pool_.get();
     const EncoderHandle encoder = weights_.encoder(std::move(tensors), settings_, pool);
@@ -139,10 +151,11 @@ class Kernel {
   }
 
  private:
-  static size_t layers_of(int64_t weights) {
-    if (weights < 1 || weights % static_cast<int64_t>(kLayerTensors))
-      throw Invalid("NumWeights is %lld, but a layer has %zu weights", static_cast<long long>(weights), kLayerTensors);
-    return static_cast<size_t>(weights) / kLayerTensors;
+  size_t layers_of(const char* attribute, int64_t weights) const {
+    const size_t each = settings_.layer_tensors();
+    if (weights < 1 || weights % static_cast<int64_t>(each))
+      throw Invalid("%s is %lld, but a layer has %zu weights", attribute, static_cast<long long>(weights), each);
+    return static_cast<size_t>(weights) / each;
   }
 
   void read_sizes(const Attributes& attributes) {
@@ -152,7 +165,7 @@ class Kernel {
       return value;
     };
     settings_.hidden = size("HiddenSize"), settings_.heads = size("NumAttentionHeads");
-    settings_.inner = size("IntermediateSize");
+    if (!settings_.compact) settings_.inner = size("IntermediateSize");
     if (settings_.hidden % settings_.heads)
       throw Invalid("HiddenSize %lld cannot be shared by %lld heads", static_cast<long long>(settings_.hidden),
                     static_cast<long long>(settings_.heads));
@@ -190,6 +203,12 @@ class Kernel {
                     2 * layers_ * static_cast<size_t>(settings_.hidden));
   }
 
+  void read_compact_precision(const Attributes& attributes) {
+    settings_.layers.precision = attributes.type("NonQuantizableDataType") == TF_BFLOAT16 ? "int8-bf16" : "int8";
+    settings_.ranges = attributes.numbers("QuantizationFactors");
+    if (!settings_.ranges.empty()) check_ranges(settings_.ranges, layers_, "QuantizationFactors");
+  }
+
   static Tensor input(TF_OpKernelContext* context, int index, const Status& status) {
     TF_Tensor* tensor = nullptr;
     TF_GetInput(context, index, &tensor, status);
@@ -205,7 +224,7 @@ class Kernel {
     return output;
   }
 
-  size_t layers_;
+  size_t layers_ = 0;
   NodePool pool_;
   NodeSettings settings_{};
   MaskRule rule_{};
@@ -214,11 +233,16 @@ class Kernel {
   std::shared_ptr<Calibration> calibration_;
 };
 
-template <bool GivesStates>
+constexpr Op kOps[] = {{"Bert", false, false},
+                       {"BertHiddenStates", true, false},
+                       {"BertCompact", false, true},
+                       {"BertCompactHiddenStates", true, true}};
+
+template <int Which>
 void* create(TF_OpKernelConstruction* node) {
   const Status status;
   Kernel* kernel = nullptr;
-  status.guard([&] { kernel = new Kernel(Attributes(node, status), GivesStates); });
+  status.guard([&] { kernel = new Kernel(Attributes(node, status), kOps[Which]); });
   if (!status.good()) TF_OpKernelConstruction_Failure(node, status);
   return kernel;
 }
@@ -230,7 +254,7 @@ void compute(void* kernel, TF_OpKernelContext* context) {
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
 // Outputs have the shape of the embeddings. Ranks are checked here, sizes when there are tensors.
-template <bool GivesStates>
+template <int Which>
 void infer(TF_ShapeInferenceContext* context, TF_Status* status) {
   const auto make = [] {
     return std::unique_ptr<TF_ShapeHandle, void (*)(TF_ShapeHandle*)>(TF_NewShapeHandle(), TF_DeleteShapeHandle);
@@ -244,12 +268,14 @@ void infer(TF_ShapeInferenceContext* context, TF_Status* status) {
   };
   check_rank(1, 2, 4);
   check_rank(0, 2, 3);
-  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(kLayerTensors);
-  for (int i = 0; i <= (GivesStates ? layers : 0) && good(); ++i)
+  const size_t each = kOps[Which].compact ? kCompactTensors : kLayerTensors;
+  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(each);
+  for (int i = 0; i <= (kOps[Which].states ? layers : 0) && good(); ++i)
     TF_ShapeInferenceContextSetOutput(context, i, checked.get(), status);
 }
 
-// The first eleven are those of the op that recipes and node definitions were made for; all later ones have defaults.
+// Of Bert. The first eleven are those of the op that recipes and node definitions were made for; all later ones have
+// defaults.
 constexpr const char* kAttributes[] = {
     "MaskT: {int32, int64, float, bool}",
     "QuantizableDataType: {float, qint8} = DT_FLOAT",
@@ -271,28 +297,42 @@ constexpr const char* kAttributes[] = {
     "Padding: {'compute', 'first', 'skip'} = 'compute'",
     "NumThreads: int >= 0 = 0",
 };
+constexpr const char* kWeightTypes = "WeightTypes: list({float, int8}) >= 28";
+// What Bert has and BertCompact has not: it is always int8, its scales are inputs, and layers may differ in inner size.
+constexpr std::string_view kNotCompact[] = {"QuantizableDataType",   "NumWeights",        "IntermediateSize",
+                                            "CalibrateQuantFactors", "MaxSequenceLength", "QuantizationFactorsPath",
+                                            "InputScales"};
 
-template <bool GivesStates>
-bool register_op(const char* name) {
+bool is_compact(std::string_view attribute) {
+  const std::string_view name = attribute.substr(0, attribute.find(':'));
+  return std::find(std::begin(kNotCompact), std::end(kNotCompact), name) == std::end(kNotCompact);
+}
+
+template <int Which>
+bool register_op() {
   const Status status;
-  TF_OpDefinitionBuilder* const op = TF_NewOpDefinitionBuilder(name);
-  for (const char* attribute : kAttributes) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  constexpr Op kind = kOps[Which];
+  TF_OpDefinitionBuilder* const op = TF_NewOpDefinitionBuilder(kind.name);
+  for (const char* attribute : kAttributes)
+    if (!kind.compact || is_compact(attribute)) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  if (kind.compact) TF_OpDefinitionBuilderAddAttr(op, kWeightTypes);
   TF_OpDefinitionBuilderAddInput(op, "embedded: float");
   TF_OpDefinitionBuilderAddInput(op, "input_mask: MaskT");
-  TF_OpDefinitionBuilderAddInput(op, "weights: NumWeights * float");
+  TF_OpDefinitionBuilderAddInput(op, kind.compact ? "weights: WeightTypes" : "weights: NumWeights * float");
   TF_OpDefinitionBuilderAddOutput(op, "encoded: float");
-  if (GivesStates) {
+  if (kind.states) {
     TF_OpDefinitionBuilderAddAttr(op, "NumHiddenStates: int >= 1");
     TF_OpDefinitionBuilderAddOutput(op, "hidden_states: NumHiddenStates * float");
   }
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, infer<GivesStates>);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(op, infer<Which>);
   TF_RegisterOpDefinition(op, status);
   if (status.good())
-    TF_RegisterKernelBuilder(name, TF_NewKernelBuilder(name, "CPU", create<GivesStates>, compute, destroy), status);
+    TF_RegisterKernelBuilder(kind.name, TF_NewKernelBuilder(kind.name, "CPU", create<Which>, compute, destroy), status);
   return status.good();  // if not, TensorFlow finds no such op and says so
 }
 
-[[maybe_unused]] const bool registered = register_op<false>("Bert") && register_op<true>("BertHiddenStates");
+[[maybe_unused]] const bool registered =
+    register_op<0>() && register_op<1>() && register_op<2>() && register_op<3>();
 
 }  // namespace
 }  // namespace fusebert

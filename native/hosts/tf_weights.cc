@@ -19,12 +19,29 @@ uint64_t mix(uint64_t state, uint64_t word) {
 
 const float* floats(const TF_Tensor* tensor) { return static_cast<const float*>(TF_TensorData(tensor)); }
 
-// The numbers of a tensor, two at a time.
-uint64_t pair(const float* data, int64_t at) {
-  uint64_t word;
-  std::memcpy(&word, data + 2 * at, sizeof word);
-  return word;
-}
+// The numbers of a tensor, eight bytes at a time.
+class Words {
+ public:
+  explicit Words(const TF_Tensor* tensor)
+      : data_(static_cast<const char*>(TF_TensorData(tensor))), bytes_(static_cast<int64_t>(TF_TensorByteSize(tensor))) {}
+  int64_t bytes() const { return bytes_; }
+  int64_t count() const { return bytes_ / kBytes; }
+  uint64_t operator[](int64_t at) const {
+    uint64_t word;
+    std::memcpy(&word, data_ + kBytes * at, sizeof word);
+    return word;
+  }
+  uint64_t rest() const {  // what is left behind the last whole word
+    uint64_t word = 0;
+    if (bytes_ % kBytes) std::memcpy(&word, data_ + bytes_ / kBytes * kBytes, static_cast<size_t>(bytes_ % kBytes));
+    return word;
+  }
+
+ private:
+  static constexpr int64_t kBytes = 8;
+  const char* data_;
+  int64_t bytes_;
+};
 
 // The tensors of a node, taken one after the other: checks their shapes and says what the core shall read.
 class Tensors {
@@ -86,9 +103,64 @@ class Tensors {
   Shapes width_;
 };
 
+// The same of BertCompact: every weight is stored [outputs, inputs], and what has no elements is missing.
+class CompactTensors {
+ public:
+  CompactTensors(std::span<const Tensor> tensors, const NodeSettings& settings)
+      : tensors_(tensors), hidden_(settings.hidden) {}
+
+  LinearParts linear(std::string_view name) {
+    const size_t weight = next_++, bias = next_++, scales = first_ + kLayerTensors + linears_++;
+    const TF_Tensor* const tensor = tensors_[weight].get();
+    if (TF_TensorType(tensor) != TF_INT8 || TF_NumDims(tensor) != 2)
+      throw Invalid("weights[%zu], %.*s.weight, has shape %s; expected an int8 matrix [outputs, inputs]", weight,
+                    static_cast<int>(name.size()), name.data(), shape_text(tensor).c_str());
+    const int64_t outputs = TF_Dim(tensor, 0), inputs = TF_Dim(tensor, 1);  // the core checks how they fit together
+    LinearParts parts;
+    parts.weight = {sizeof(fb_matrix), FB_S8, TF_TensorData(tensor), outputs, inputs, inputs, 1,
+                    vector(scales, outputs, name, "scales")};
+    if (!parts.weight.scales)
+      throw Invalid("weights[%zu], %.*s.scales, is empty; a weight in bytes needs them", scales,
+                    static_cast<int>(name.size()), name.data());
+    parts.linear.bias = vector(bias, outputs, name, "bias");
+    parts.linear.input_scales = vector(scales + kLayerLinears, inputs, name, "input_scales");
+    return parts;
+  }
+  fb_norm norm(std::string_view name) {
+    const float* const gain = vector(next_++, hidden_, name, "gain");
+    return {sizeof(fb_norm), FB_LAYER_NORM, gain, vector(next_++, hidden_, name, "bias"), 0};
+  }
+  void next_layer() { next_ = first_ += kCompactTensors, linears_ = 0; }
+
+ private:
+  const float* vector(size_t place, int64_t size, std::string_view part, const char* field) const {
+    const TF_Tensor* const tensor = tensors_[place].get();
+    if (TF_TensorElementCount(tensor) == 0) return nullptr;
+    if (TF_TensorType(tensor) != TF_FLOAT || TF_NumDims(tensor) != 1 || TF_Dim(tensor, 0) != size)
+      throw Invalid("weights[%zu], %.*s.%s, has shape %s; expected float of shape (%lld)", place,
+                    static_cast<int>(part.size()), part.data(), field, shape_text(tensor).c_str(),
+                    static_cast<long long>(size));
+    return floats(tensor);
+  }
+
+  std::span<const Tensor> tensors_;
+  int64_t hidden_;
+  size_t first_ = 0, next_ = 0, linears_ = 0;
+};
+
+void add_layers(const std::vector<Tensor>& tensors, const NodeSettings& settings, Blocks& blocks) {
+  const size_t layers = tensors.size() / settings.layer_tensors();
+  if (settings.compact) {
+    CompactTensors source(tensors, settings);
+    for (size_t i = 0; i < layers; ++i, source.next_layer()) add_layer(blocks, source);
+  } else {
+    Tensors source(tensors, settings);
+    for (size_t i = 0; i < layers; ++i) add_layer(blocks, source);
+  }
+}
+
 void describe(const std::vector<Tensor>& tensors, const NodeSettings& settings, Blocks& blocks) {
-  Tensors source(tensors, settings);
-  for (size_t i = 0; i < tensors.size() / kLayerTensors; ++i) add_layer(blocks, source);
+  add_layers(tensors, settings, blocks);
   configure(settings.layers, blocks);
   for (size_t i = 0; i < settings.ranges.size(); i += 2)
     set_range(blocks[i / kBlockRanges], static_cast<int>(i % kBlockRanges / 2), settings.ranges[i],
@@ -105,7 +177,7 @@ void describe(const std::vector<Tensor>& tensors, const NodeSettings& settings, 
 std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
+  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.compact), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
   put(s.ranges.size());
   for (const auto& list : {s.ranges, s.input_scales})
     for (const float number : list) put(number);
@@ -166,15 +238,15 @@ bool Weights::Held::holds(const std::vector<Tensor>& others) const {
 }
 
 uint64_t Weights::sample(const std::vector<Tensor>& tensors) {
-  constexpr int64_t kPairs = 4;  // from each tensor: every one is a miss of all caches
+  constexpr int64_t kWords = 4;  // from each tensor: every one is a miss of all caches
   uint64_t state = 0;
   for (const Tensor& tensor : tensors) {
-    const int64_t pairs = TF_TensorElementCount(tensor.get()) / 2;
-    const float* const data = floats(tensor.get());
-    if (pairs <= kPairs)
-      for (int64_t i = 0; i < pairs; ++i) state = mix(state, pair(data, i));
+    const Words words(tensor.get());
+    const int64_t count = words.count();
+    if (count <= kWords)
+      for (int64_t i = 0; i < count; ++i) state = mix(state, words[i]);
     else
-      for (int64_t i = 0; i < kPairs; ++i) state = mix(state, pair(data, i * (pairs - 1) / (kPairs - 1)));
+      for (int64_t i = 0; i < kWords; ++i) state = mix(state, words[i * (count - 1) / (kWords - 1)]);
   }
   return state;
 }
@@ -182,15 +254,13 @@ uint64_t Weights::sample(const std::vector<Tensor>& tensors) {
 Weights::Digest Weights::digest(const std::vector<Tensor>& tensors) {
   uint64_t lanes[4] = {1, 2, 3, 4};
   for (const Tensor& tensor : tensors) {
-    const int64_t count = TF_TensorElementCount(tensor.get()), pairs = count / 2;
-    const float* const data = floats(tensor.get());
+    const Words words(tensor.get());
     int64_t i = 0;
-    for (; i + 4 <= pairs; i += 4)
-      for (int64_t lane = 0; lane < 4; ++lane) lanes[lane] = mix(lanes[lane], pair(data, i + lane));
-    for (; i < pairs; ++i) lanes[0] = mix(lanes[0], pair(data, i));
-    uint32_t last = 0;
-    if (count % 2) std::memcpy(&last, data + count - 1, sizeof last);
-    lanes[1] = mix(lanes[1], last + (static_cast<uint64_t>(count) << 32));
+    for (; i + 4 <= words.count(); i += 4)
+      for (int64_t lane = 0; lane < 4; ++lane) lanes[lane] = mix(lanes[lane], words[i + lane]);
+    for (; i < words.count(); ++i) lanes[0] = mix(lanes[0], words[i]);
+    lanes[1] = mix(lanes[1], words.rest());
+    lanes[2] = mix(lanes[2], static_cast<uint64_t>(words.bytes()));
   }
   return {mix(lanes[0], lanes[1]), mix(lanes[2], lanes[3])};
 }

@@ -24,12 +24,17 @@ struct DeleteTensor {
 using Tensor = std::unique_ptr<TF_Tensor, DeleteTensor>;
 std::string shape_text(const TF_Tensor* tensor);
 
+// BertCompact's tensors of a layer: weights and biases of Bert, then scales and input scales of every linear.
+inline constexpr size_t kCompactTensors = kLayerTensors + 2 * kLayerLinears;
+
 // What an encoder is besides its weights.
 struct NodeSettings {
   int64_t hidden, heads, inner;
+  bool compact;  // the weights are bytes
   Settings layers;
   std::vector<float> ranges;        // of static quantisation, or empty
   std::vector<float> input_scales;  // [layers, 2, hidden] of qkv and ffn_in, or empty
+  size_t layer_tensors() const { return compact ? kCompactTensors : kLayerTensors; }
 };
 
 class Weights {

@@ -1,4 +1,4 @@
-"""The ops Bert and BertHiddenStates as data: the same as what the library registers with TensorFlow."""
+"""The op Bert and its kin as data: the same as what the library registers with TensorFlow."""
 
 import json
 import subprocess
@@ -12,16 +12,27 @@ from fusebert.formats.tensorflow import bert_op
 from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.types import dtype_name
 
-REGISTERED = """
+REGISTERED = (
+    f"NAMES = {bert_op.FUSED}"
+    + """
 import json
 import fusebert.tensorflow
 from google.protobuf.json_format import MessageToDict
 from tensorflow.python.framework import op_def_registry
 
-ops = {name: op_def_registry.get(name) for name in ("Bert", "BertHiddenStates")}
+ops = {name: op_def_registry.get(name) for name in NAMES}
 print("ops", json.dumps({name: MessageToDict(op, use_integers_for_enums=True) for name, op in ops.items()}))
 """
-KINDS = {"type": "type", "int": "i", "string": "s", "bool": "b", "float": "f", "list(float)": "list"}
+)
+KINDS = {
+    "type": "type",
+    "int": "i",
+    "string": "s",
+    "bool": "b",
+    "float": "f",
+    "list(float)": "list",
+    "list(type)": "list",
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +58,7 @@ def _decoded(text):
     return b64decode(text).decode()
 
 
-@pytest.mark.parametrize("op", bert_op.OPS)
+@pytest.mark.parametrize("op", bert_op.FUSED)
 def test_attributes_are_those_of_the_registered_op(registered, op):
     theirs = {one["name"]: one for one in registered[op]["attr"]}
     ours = bert_op.ATTRIBUTES[op]
@@ -63,15 +74,18 @@ def test_attributes_are_those_of_the_registered_op(registered, op):
         allowed = one.get("allowedValues", {}).get("list", {})
         names = {*map(dtype_name, allowed.get("type", ())), *map(_decoded, allowed.get("s", ()))}
         assert names == set(attribute.allowed), name
-        if attribute.kind == "i":
+        if attribute.kind == "i" or one["type"] == "list(type)":
             assert int(one.get("minimum", 0)) == attribute.least, name
 
 
-@pytest.mark.parametrize("op", bert_op.OPS)
+@pytest.mark.parametrize("op", bert_op.FUSED)
 def test_inputs_and_outputs_are_those_of_the_registered_op(registered, op):
     inputs = {one["name"]: (one.get("numberAttr"), one.get("typeAttr")) for one in registered[op]["inputArg"]}
     assert tuple(inputs) == bert_op.INPUTS
-    assert inputs == {"embedded": (None, None), "input_mask": (None, "MaskT"), "weights": ("NumWeights", None)}
+    weights = (None, None) if op in bert_op.COMPACT else ("NumWeights", None)
+    assert inputs == {"embedded": (None, None), "input_mask": (None, "MaskT"), "weights": weights}
+    if op in bert_op.COMPACT:
+        assert registered[op]["inputArg"][2]["typeListAttr"] == "WeightTypes"
     outputs = {one["name"]: one.get("numberAttr") for one in registered[op]["outputArg"]}
     assert tuple(outputs) == bert_op.OUTPUTS[op]
     assert outputs.get("hidden_states", "NumHiddenStates") == "NumHiddenStates"
@@ -87,6 +101,13 @@ def test_the_order_of_the_weights():
     assert tuple(shapes) == bert_op.WEIGHTS
     assert shapes["attention.query", "weight"] == ((8, 8), (8, 2, 4))
     assert shapes["feed_forward.down", "weight"] == ((12, 8),)
+
+
+def test_the_order_of_a_compact_layers_weights():
+    assert bert_op.COMPACT_WEIGHTS[:16] == bert_op.WEIGHTS
+    assert len(bert_op.COMPACT_WEIGHTS) == 28
+    assert bert_op.COMPACT_WEIGHTS[16] == ("attention.query", "scales")
+    assert bert_op.COMPACT_WEIGHTS[27] == ("feed_forward.down", "input_scales")
 
 
 def node(op="Bert", layers=1, **attributes):

@@ -111,3 +111,18 @@ def test_a_size_that_only_some_inputs_have_is_no_contradiction(tmp_path):
 
     (want,) = InferenceSession(path).run(None, {"ids": ids, "mask": np.ones_like(ids), "types": np.zeros_like(ids)})
     np.testing.assert_allclose(model.run(ids)["last_hidden_state"], want, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_a_fixed_length_of_one_is_the_reason(batch, tmp_path):
+    """A softmax over one token is 1 whatever goes in, so nothing shows that it is attention."""
+
+    class OneToken(Small):
+        pass
+
+    OneToken.batch, OneToken.length = batch, 1
+    path = saved(OneToken, tmp_path)
+    (miss,) = fusebert.find(fusebert.read(path)).misses
+    assert "a fixed length of 1, where a softmax is always 1 and shows nothing" in str(miss)
+    with pytest.raises(UnsupportedError, match="export it with more tokens"):
+        fusebert.load(path)

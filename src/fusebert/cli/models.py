@@ -49,8 +49,8 @@ def optimize(
         typer.Option(
             "--for",
             help="What will run it: standalone (fusebert itself), onnxruntime, stock-onnxruntime (its own kernels), "
-            "tensorflow, or for checkpoints onnx (anything that runs ONNX); default: a graph stays in its framework, a "
-            "checkpoint becomes standalone, or onnxruntime if OUT is called .onnx.",
+            "tensorflow (of a checkpoint: a SavedModel), or for checkpoints onnx (anything that runs ONNX); default: a "
+            "graph stays in its framework, a checkpoint becomes standalone, or onnxruntime if OUT is called .onnx.",
         ),
     ] = None,
     head: HeadOption = None,
@@ -63,6 +63,9 @@ def optimize(
     input_int32: Annotated[bool, typer.Option("--input-int32", help="ONNX: int64 ids and masks become int32.")] = False,
     float16: Annotated[
         bool, typer.Option("--float16", help="ONNX: weights and graph in halves; inputs and outputs keep their types.")
+    ] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="TensorFlow: store int8 weights as int8; only signatures are kept.")
     ] = False,
     sequence_length: Annotated[
         int | None, typer.Option(min=1, help="ONNX: fix the input length; default: any.")
@@ -94,7 +97,7 @@ def optimize(
         precision = "int8-bf16"
     options = {
         "head": head, "padding": padding, "threads": threads, "fast_gelu": fast_gelu, "int32": input_int32,
-        "ranges": ranges, "float16": float16, "length": sequence_length,
+        "ranges": ranges, "float16": float16, "compact": compact, "length": sequence_length,
         "expected": {"heads": num_heads, "hidden": hidden_size},
         "inputs": tell(input_ids, input_mask, segment_ids, fill), "task": task, "data": data, "tokenizer": tokenizer,
     }  # fmt: skip

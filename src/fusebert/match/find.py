@@ -127,7 +127,7 @@ def _find(
         found = replace(_encoder(raised, trials, chain, mask), operator=operators.get(chain[0].output))
         key = tuple((node.function, node.name) for layer in chain for node in layer.nodes)
         if found.function and key in encoders:  # a function that is called from several places
-            found = replace(encoders[key], calls=encoders[key].calls + 1)
+            found = replace(encoders[key], others=(*encoders[key].others, found))
         encoders[key if found.function else (*key, ("output", found.output))] = found
     every = tuple(encoders.values())
     near = left_over(raised, every, unmatched, lone) if every else nearest(raised, list(misses.values()))

@@ -185,8 +185,13 @@ class FoundEncoder:
     readers: tuple[str, ...]
     function: str
     weights: tuple[Mapping[str, Provenance], ...]
-    calls: int = 1  # how often the function it sits in is called
+    others: tuple[FoundEncoder, ...] = ()  # the same in other calls of the function it sits in
     operator: Node | None = None
+
+    @property
+    def calls(self) -> int:
+        """How often the function it sits in is called."""
+        return 1 + len(self.others)
 
     @property
     def heads(self) -> int:

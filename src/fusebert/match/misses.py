@@ -92,6 +92,11 @@ def _no_attention(graph: Graph) -> list[Miss]:
     if strange is not None:
         what = f"the unsupported operator {described(strange.op)}"
         return [Miss(0, "attention", what, strange.name, strange.function)]
+    if _takes_one_token(graph):
+        what = (
+            "inputs of a fixed length of 1, where a softmax is always 1 and shows nothing; export it with more tokens"
+        )
+        return [Miss(0, "attention between tokens", what, "")]
     maker = {name: node for node in graph.nodes for name in node.outputs}
     weighted = next((n for n in graph.nodes if n.op == "softmax" and _is_masked(n, maker)), None)
     if weighted is not None:
@@ -99,6 +104,13 @@ def _no_attention(graph: Graph) -> list[Miss]:
         wanted = "an average of values weighted by the softmax of scores"
         return [Miss(1, wanted, after.op, after.name, after.function)]
     return [Miss(0, "attention: a softmax of products of two activations", "none in this graph", "")]
+
+
+def _takes_one_token(graph: Graph) -> bool:
+    """Whether every input that can be ids, a mask or types is declared for one token."""
+    shapes = [declared.shape for name in graph.inputs if (declared := graph.types.get(name)) is not None]
+    lengths = [shape[1] for shape in shapes if shape is not None and len(shape) == 2]
+    return bool(lengths) and set(lengths) == {1}
 
 
 def _pre_normed(graph: Graph, contexts: Sequence[Node]) -> list[Miss]:

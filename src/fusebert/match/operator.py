@@ -8,7 +8,7 @@ from dataclasses import replace
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx import encoder_op
 from fusebert.formats.tensorflow import bert_layers
-from fusebert.formats.tensorflow.bert_op import OPS, precision_of, with_defaults
+from fusebert.formats.tensorflow.bert_op import FUSED, precision_of, with_defaults
 from fusebert.match.findings import FoundEncoder, Lifted
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.values.operator import Operator
@@ -48,7 +48,7 @@ def operator_settings(found: FoundEncoder) -> tuple[str, str] | None:
 def skips_hidden(graph: Graph) -> bool:
     """Whether a fused operator in a graph leaves zeros at hidden positions."""
     bodies = (graph, *graph.functions.values())
-    fused = (node for body in bodies for node in body.nodes if node.op in (encoder_op.NAME, *OPS))
+    fused = (node for body in bodies for node in body.nodes if node.op in (encoder_op.NAME, *FUSED))
     return any(_settings(node)[1] != "compute" for node in fused)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fusebert.errors import FusebertError
-from fusebert.formats.tensorflow.bert_op import OPS, precision_of
+from fusebert.formats.tensorflow.bert_op import FUSED, precision_of
 from fusebert.match import MOST_KINDS, Finding, FoundEncoder, computed, inputs_that_matter, read_embeddings
 from fusebert.ops.graph import Graph
 from fusebert.source import GraphSource
@@ -64,8 +64,9 @@ def read_meanings(source: GraphSource, given: Set[str]) -> Meanings:
 def _by_encoders(finding: Finding, given: Set[str]) -> Meanings | None:
     """What the finder knows of the embeddings and the mask of every encoder; of several, those that read other inputs
     belong to other signatures."""
-    fitting = [one for encoder in finding.encoders if (one := _of_encoder(finding, encoder)) is not None]
-    if len(finding.encoders) > 1:
+    called = [one for encoder in finding.encoders for one in (encoder, *encoder.others)]
+    fitting = [one for encoder in called if (one := _of_encoder(finding, encoder)) is not None]
+    if len(called) > 1:
         fitting = [(tensors, limits) for tensors, limits in fitting if given >= set(tensors.values())]
     if not fitting:
         return None
@@ -152,7 +153,7 @@ def _precision(graph: Graph, quantized: bool) -> str:
         if node.op.startswith("fusebert."):
             said = str(node.attributes.get("precision", "fp32"))
             return "bf16" if said == "fp32" and halves else said
-        if node.op in OPS:
+        if node.op in FUSED:
             return precision_of(node.attributes)
     if quantized or any(node.op in _ROUNDING for node in nodes):
         return "int8"

@@ -1,21 +1,26 @@
 """A SavedModel or a frozen graph -> the same with every encoder as one `Bert` node, which TensorFlow runs through
-`fusebert.tensorflow`. The node reads the variables and constants that are there; nothing else in the graph changes."""
+`fusebert.tensorflow`. The node reads the variables and constants that are there; nothing else in the graph changes. A
+compact model has its weights as int8 constants instead, and of a SavedModel what its signatures need is all that is
+left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
+from fusebert.formats.tensorflow.bert_layers import compact_weights
+from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, WEIGHTS, precision_types, typed
 from fusebert.formats.tensorflow.edit import Editor, NewNode
 from fusebert.formats.tensorflow.file import TensorFlowFile
+from fusebert.formats.tensorflow.freeze import freeze
 from fusebert.formats.tensorflow.scope import Edge
 from fusebert.formats.tensorflow.types import Type
-from fusebert.match import Cut, Finding, Layer, hiding_value, shown_as_is
+from fusebert.match import Cut, Finding, Layer, hiding_value, is_rounded, read_operator, shown_as_is
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.rewrite.packing import (
@@ -24,6 +29,7 @@ from fusebert.rewrite.packing import (
     find_cuts,
     fixed_ranges,
     new_names,
+    packed_encoder,
     smoothed_encoder,
     stays,
 )
@@ -53,6 +59,8 @@ def rewrite_tensorflow(source: TensorFlowSource, out: Path, target: FusedTensorF
     file = source.file.copy()
     for edit in edits.values():
         edit.apply(file)
+    if fixed.compact and file.kind == "SavedModel":
+        file = freeze(file, source.graph.weights)
     file.write(out)
     return Rewritten(finding, cuts, chosen, notes)
 
@@ -65,6 +73,9 @@ class _Edit:
     function: str
     nodes: list[NewNode] = field(default_factory=list)
     instead: dict[str, str] = field(default_factory=dict)
+    stored: dict[Any, tuple[tuple[str, ...], list[Type]]] = field(
+        default_factory=dict
+    )  # the int8 weights of encoders that share them
 
     def apply(self, file: TensorFlowFile) -> None:
         """Edits every meta graph that has the function with these tensors."""
@@ -81,27 +92,25 @@ def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: Fused
     """Adds the node to an edit; returns notes."""
     cut, found, nodes = place.cut, place.cut.found, edit.nodes
     layers = range(len(found.layers))
-    weights = [tensor for number in layers for tensor in place.weights(number, name, nodes)]
+    compact = target.compact or is_rounded(place.finding.raised, found)
+    store = _compact_weights if compact else _float_weights
+    weights, own, notes = store(edit, place, name, target)
     mask, mask_type = place.mask(name, nodes)
     attributes = {
         **encoder_attributes(found, layers), **precision_types(target.precision), "Padding": padding,
-        "NumThreads": target.threads or 0, "MaskT": mask_type, "NumWeights": len(weights),
-        "AdditiveMask": cut.mask_kind == "additive",
+        "NumThreads": target.threads or 0, "MaskT": mask_type, "AdditiveMask": cut.mask_kind == "additive", **own,
     }  # fmt: skip
     if cut.mask_kind == "rows" and (value := hiding_value(place.finding.raised, found.mask.added)) is not None:
         attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
-    notes: tuple[str, ...] = ()
     if target.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in target.ranges.ravel()]
     elif found.operator and stays(found, target.precision):
         attributes |= {name: found.operator.attributes[name] for name in _KEPT if name in found.operator.attributes}
-    elif PRECISIONS[target.precision].int8:
-        smoothed, notes = smoothed_encoder(place.finding, found, target.threads, floats=True)  # weights stay variables
-        attributes["InputScales"] = _input_scales(smoothed)
     if cut.taps:
         attributes["NumHiddenStates"] = len(layers)
-    operation = "BertHiddenStates" if cut.taps else "Bert"
-    nodes.append(NewNode(operation, name, (place.local(cut.rows), mask, *weights), typed(attributes)))
+    operation = ("BertCompact" if compact else "Bert") + ("HiddenStates" if cut.taps else "")
+    known = {key: value for key, value in attributes.items() if key in ATTRIBUTES[operation]}
+    nodes.append(NewNode(operation, name, (place.local(cut.rows), mask, *weights), typed(known)))
     made = [(cut.outputs[0], "encoded", 0, 0)]
     made += [(tap, "hidden_states", i, 1 + i) for tap, i in zip(cut.outputs[1:], cut.taps, strict=True)]
     edit.instead |= {
@@ -109,6 +118,37 @@ def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: Fused
         for tensor, output, i, flat in made
     }
     return notes
+
+
+def _float_weights(
+    edit: _Edit, place: _Place, name: str, target: FusedTensorFlow
+) -> tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]:
+    """The tensors of `Bert`, the attributes that go with them, and notes."""
+    found = place.cut.found
+    weights = tuple(t for number in range(len(found.layers)) for t in place.weights(number, name, edit.nodes))
+    own: dict[str, Any] = {"NumWeights": len(weights)}
+    if not PRECISIONS[target.precision].int8 or target.ranges is not None or stays(found, target.precision):
+        return weights, own, ()
+    smoothed, notes = smoothed_encoder(place.finding, found, target.threads, floats=True)  # weights stay variables
+    return weights, {**own, "InputScales": _input_scales(smoothed)}, notes
+
+
+def _compact_weights(
+    edit: _Edit, place: _Place, name: str, target: FusedTensorFlow
+) -> tuple[tuple[str, ...], dict[str, Any], tuple[str, ...]]:
+    """The same of `BertCompact`: new constants. Encoders with the same weights share them."""
+    found = place.cut.found
+    notes: tuple[str, ...] = ()
+    same = tuple(tuple(sorted((path, ref.name) for path, ref in layer.items())) for layer in found.weights)
+    if same not in edit.stored:
+        encoder, notes = packed_encoder(place.finding, found, target.precision, target.threads, target.ranges)
+        given = list(compact_weights(encoder))
+        names = tuple(place.constant(f"{name}/{path}", array, edit.nodes) for path, array in given)
+        edit.stored[same] = names, [Type(array.dtype.name) for _, array in given]
+    names, types = edit.stored[same]
+    operator = read_operator(place.finding.raised, found) if stays(found, target.precision) else None
+    fixed = [] if operator is None or not operator.plan.static else operator.plan.ranges
+    return names, {"WeightTypes": types, "QuantizationFactors": fixed}, notes
 
 
 def _input_scales(encoder: Encoder) -> list[float]:
@@ -151,7 +191,7 @@ class _Place:
                 yield self.local(tensor)
             else:
                 array = self._array(match, f"{part}.{kind}")
-                yield self._constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
+                yield self.constant(f"{name}/layer_{number}/{part}/{kind}", array, nodes)
 
     def _array(self, match: Layer, weight: str) -> Array:
         tensor = match.bindings.get(weight)
@@ -163,7 +203,8 @@ class _Place:
         width = found.hidden if is_norm(part) else found.weights[0][f"{part}.weight"].shape[0]
         return np.full(width, 1 if field == "gain" else 0, np.float32)
 
-    def _constant(self, name: str, array: Array, nodes: list[NewNode]) -> str:
+    def constant(self, name: str, array: Array, nodes: list[NewNode]) -> str:
+        """Adds a constant, and gives its tensor."""
         nodes.append(NewNode("Const", name, (), {"dtype": Type(array.dtype.name), "value": array}))
         return f"{name}:output:0" if self.function else name
 
@@ -179,8 +220,8 @@ class _Place:
         rows = self.local(place.rows)
         ports = (":output:0", ":output:0") if self.function else ("", "")
         numbers = {"begin": [0], "end": [2], "strides": [1]}
-        given = [self._constant(f"{name}/{key}", np.array(n, np.int32), nodes) for key, n in numbers.items()]
-        one = self._constant(f"{name}/one", np.array(1, np.int32), nodes)
+        given = [self.constant(f"{name}/{key}", np.array(n, np.int32), nodes) for key, n in numbers.items()]
+        one = self.constant(f"{name}/one", np.array(1, np.int32), nodes)
         types = {"T": Type("float32"), "out_type": Type("int32")}
         nodes.append(NewNode("Shape", f"{name}/shape", (rows,), types))
         sliced = {"T": Type("int32"), "Index": Type("int32")}

@@ -3,7 +3,6 @@ weights are initializers, each stored once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,20 +13,20 @@ from fusebert.formats.onnx.edit import NewNode
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import distance_buckets
+from fusebert.rewrite.spelling import Spelling
 
 OPSET = 17  # the first with LayerNormalization
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-class OnnxWords:
+class OnnxWords(Spelling):
     """Nodes and weights as words are said. Rows are `[batch, tokens, width]`; heads are an axis before tokens. `ids` is
     an input `[batch, tokens]`, of at most `longest` tokens."""
 
     def __init__(self, ids: str, longest: int) -> None:
+        super().__init__()
         self.nodes: list[NewNode] = []
         self.weights: dict[str, Array] = {}
-        self._stored: dict[Any, tuple[str, Any]] = {}  # with the array, which must not be freed while its id is in use
-        self._made: dict[Any, str] = {}  # what is the same for all layers
         self._ids, self._longest = ids, longest
 
     def say(self, operation: str, *inputs: str, output: str = "", **attributes: Any) -> str:
@@ -36,14 +35,6 @@ class OnnxWords:
         self.nodes.append(NewNode(operation, "", inputs, (made,), attributes, f"{operation}.{len(self.nodes)}"))
         return made
 
-    def weight(self, array: Array, transposed: bool = False) -> str:
-        """The name of a float weight; one that is used again is stored once."""
-        place = array.__array_interface__
-        key = place["data"][0], place["typestr"], array.shape, array.strides, transposed
-        if key not in self._stored:
-            self._stored[key] = self.constant(array.T if transposed else array), array
-        return self._stored[key][0]
-
     def constant(self, array: Any) -> str:
         """Adds an initializer; whole numbers are int64."""
         given = np.asarray(array)
@@ -51,13 +42,29 @@ class OnnxWords:
         self.weights[name] = np.asarray(given, np.int64 if given.dtype.kind == "i" else np.float32, order="C")
         return name
 
-    def _number(self, value: float) -> str:
-        return self._once(("number", value), lambda: self.constant(np.float32(value)))
+    def named(self, tensor: str, name: str) -> None:
+        """Calls a tensor by the name of an output."""
+        self.say("Identity", tensor, output=name)
 
-    def _once(self, key: Any, make: Callable[[], str]) -> str:
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+    def lookup(self, table: Array, ids: str) -> str:
+        return self.say("Gather", self.weight(table), ids)
+
+    def pick(self, x: str, place: int, axis: int) -> str:
+        """One place of an axis, which goes away."""
+        return self.say("Gather", x, self.constant(place), axis=axis)
+
+    def counted(self, ids: str, padding: int) -> str:
+        """The positions of tokens that are counted over all but padding."""
+        empty = self.constant(padding)
+        real = self.say("Cast", self.say("Not", self.say("Equal", ids, empty)), to=NUMBERS["int64"])
+        return self.add(self.multiply(self.say("CumSum", real, self.constant(1)), real), empty)
+
+    def visible_mean(self, rows: str, mask: str) -> str:
+        """The mean of the rows that a 0/1 input shows."""
+        seen = self.say("Cast", self.say("Unsqueeze", mask, self.constant([2])), to=NUMBERS["float32"])
+        axes = self.constant([1])
+        total = self.say("ReduceSum", self.multiply(rows, seen), axes, keepdims=0)
+        return self.say("Div", total, self.say("ReduceSum", seen, axes, keepdims=0))
 
     def linear(self, x: str, weight: Array, bias: Array | None) -> str:
         product = self.say("MatMul", x, self.weight(weight, transposed=True))
@@ -77,7 +84,7 @@ class OnnxWords:
             turned = self.constant(np.swapaxes(key, -1, -2))
         else:
             turned = self.say("Transpose", key, perm=[0, 1, 3, 2])
-        return self.say("Mul", self.say("MatMul", query, turned), self._number(scale))
+        return self.say("Mul", self.say("MatMul", query, turned), self.number(scale))
 
     def repeat_heads(self, x: str, times: int) -> str:
         one = self.say("Unsqueeze", x, self.constant([2]))
@@ -88,7 +95,7 @@ class OnnxWords:
         half = len(frequencies)
         first, second = (self._part(x, begin, begin + half) for begin in (0, half))
         angles = self.weight(frequencies)
-        cos, sin = (self._once((angles, turn), partial(self._turn, turn, angles)) for turn in ("Cos", "Sin"))
+        cos, sin = (self.once((angles, turn), partial(self._turn, turn, angles)) for turn in ("Cos", "Sin"))
         left = self.say("Sub", self.say("Mul", first, cos), self.say("Mul", second, sin))
         right = self.say("Add", self.say("Mul", second, cos), self.say("Mul", first, sin))
         return self.say("Concat", left, right, axis=-1)
@@ -102,11 +109,11 @@ class OnnxWords:
 
     def length(self) -> str:
         """How many tokens a sequence has."""
-        return self._once("length", lambda: self.say("Gather", self.say("Shape", self._ids), self.constant(1), axis=0))
+        return self.once("length", lambda: self.say("Gather", self.say("Shape", self._ids), self.constant(1), axis=0))
 
     def places(self) -> str:
         """0, 1, 2 and so on."""
-        return self._once("places", lambda: self.say("Range", self.constant(0), self.length(), self.constant(1)))
+        return self.once("places", lambda: self.say("Range", self.constant(0), self.length(), self.constant(1)))
 
     def _distances(self) -> str:
         """Query minus key position, `[tokens, tokens]`."""
@@ -115,7 +122,7 @@ class OnnxWords:
             sides = (self.say("Unsqueeze", self.places(), self.constant([axis])) for axis in (1, 0))
             return self.say("Sub", *sides)
 
-        return self._once("distances", make)
+        return self.once("distances", make)
 
     def distance_bias(self, table: Array, scores: str, positions: None = None) -> str:  # noqa: ARG002
         reach = table.shape[-1] // 2
@@ -125,7 +132,7 @@ class OnnxWords:
             near = self.say("Min", self.say("Max", toward, self.constant(-reach)), self.constant(reach))
             return self.say("Add", near, self.constant(reach))
 
-        return self.say("Gather", self.weight(table), self._once(("near", reach), make), axis=1)
+        return self.say("Gather", self.weight(table), self.once(("near", reach), make), axis=1)
 
     def by_distance(
         self,
@@ -146,7 +153,7 @@ class OnnxWords:
             index = self.say("Gather", self.constant(known), place, axis=0)
             return self.say("Transpose", index, perm=[1, 0]) if of_keys else index
 
-        index = self._once(("buckets", buckets, reach, of_keys), make)
+        index = self.once(("buckets", buckets, reach, of_keys), make)
         lead = self.say("Slice", self.say("Shape", x), self.constant([0]), self.constant([3]))
         tokens = self.say("Unsqueeze", self.length(), self.constant([0]))
         wide = self.say("Expand", index, self.say("Concat", lead, tokens, axis=0))
@@ -157,7 +164,7 @@ class OnnxWords:
         def make() -> str:
             return self.say("LessOrEqual", self.say("Abs", self._distances()), self.constant(window))
 
-        return self.say("Where", self._once(("window", window), make), scores, self._number(-np.inf))
+        return self.say("Where", self.once(("window", window), make), scores, self.number(-np.inf))
 
     def mask(self, scores: str, mask: str) -> str:
         return self.say("Add", scores, mask)
@@ -165,8 +172,8 @@ class OnnxWords:
     def hiding(self, mask: str) -> str:
         """What is added to scores, of a 0/1 input `[batch, tokens]`."""
         wide = self.say("Unsqueeze", mask, self.constant([1, 2]))
-        hidden = self.say("Sub", self._number(1), self.say("Cast", wide, to=NUMBERS["float32"]))
-        return self.say("Mul", hidden, self._number(_LOWEST))
+        hidden = self.say("Sub", self.number(1), self.say("Cast", wide, to=NUMBERS["float32"]))
+        return self.say("Mul", hidden, self.number(_LOWEST))
 
     def softmax(self, x: str) -> str:
         return self.say("Softmax", x, axis=-1)
@@ -186,15 +193,15 @@ class OnnxWords:
         if name == "silu":
             return self.say("Mul", x, self.say("Sigmoid", x))
         if name == "gelu_quick":
-            return self.say("Mul", x, self.say("Sigmoid", self.say("Mul", x, self._number(1.702))))
+            return self.say("Mul", x, self.say("Sigmoid", self.say("Mul", x, self.number(1.702))))
         if name == "gelu_erf":
-            bent = self.say("Erf", self.say("Div", x, self._number(2**0.5)))
+            bent = self.say("Erf", self.say("Div", x, self.number(2**0.5)))
         elif name == "gelu_tanh":
-            cube = self.say("Mul", self.say("Mul", self.say("Mul", x, x), x), self._number(0.044715))
-            bent = self.say("Tanh", self.say("Mul", self.say("Add", x, cube), self._number((2 / np.pi) ** 0.5)))
+            cube = self.say("Mul", self.say("Mul", self.say("Mul", x, x), x), self.number(0.044715))
+            bent = self.say("Tanh", self.say("Mul", self.say("Add", x, cube), self.number((2 / np.pi) ** 0.5)))
         else:
             return x  # identity
-        return self.say("Mul", self.say("Mul", x, self._number(0.5)), self.say("Add", bent, self._number(1)))
+        return self.say("Mul", self.say("Mul", x, self.number(0.5)), self.say("Add", bent, self.number(1)))
 
     def layer_norm(self, x: str, gain: Array | None, bias: Array | None, epsilon: float) -> str:
         if gain is None:
@@ -204,6 +211,6 @@ class OnnxWords:
 
     def rms_norm(self, x: str, gain: Array | None, epsilon: float) -> str:
         squares = self.say("ReduceMean", self.say("Mul", x, x), axes=[-1], keepdims=1)
-        root = self.say("Sqrt", self.say("Add", squares, self._number(epsilon)))
+        root = self.say("Sqrt", self.say("Add", squares, self.number(epsilon)))
         normed = self.say("Div", x, root)
         return normed if gain is None else self.say("Mul", normed, self.weight(gain))

@@ -54,6 +54,12 @@ class Plan:
         """Whether any input range is fixed beforehand."""
         return any(product.static for block in self.blocks for product in (block.first, block.second))
 
+    @property
+    def ranges(self) -> list[float]:
+        """Low and high of the inputs of both products of every block; both 0 where they are found per token."""
+        products = (product for block in self.blocks for product in (block.first, block.second))
+        return [number for product in products for number in (product.low, product.high)]
+
 
 def make_plan(precision: str, blocks: int, ranges: Any = None) -> Plan:
     """The plan for a precision and so many blocks; `ranges`, low and high of the inputs of both products of every

@@ -45,7 +45,14 @@ class Fused:
 
 @dataclass(frozen=True)
 class FusedTensorFlow(Fused):
-    """A SavedModel or a frozen graph with the op `Bert`."""
+    """A SavedModel or a frozen graph with the op `Bert`. `compact`: its weights are stored as int8."""
+
+    compact: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compact and not named_precision(self.precision).int8:
+            raise FusebertError(f"compact weights are int8, not {self.precision}; choose int8 or int8-bf16")
 
 
 @dataclass(frozen=True)

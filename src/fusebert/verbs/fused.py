@@ -41,6 +41,9 @@ REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
 
 
 _UNKNOWN = {"verdict": "not compared"}
+_SIGNATURES_ONLY = (
+    "Variables became constants, and only what the signatures need is left: no functions for Python, nothing to train."
+)
 _STAYS = (
     "Functions that no signature calls stay as they are, such as the `__call__` of a Keras model, since answers are "
     "compared through signatures; serve by a signature, or wrap the function in one and optimise again."
@@ -65,9 +68,11 @@ def make_fused(request: Request) -> Report:
             verdict, tables, notes = _verified(request, made) if request.verify else (_UNKNOWN, (), ("Not compared.",))
             if request.verbose:
                 tables = (_places(rewritten), _nodes(source, made), *tables)
-        stock = _stock_functions(source, rewritten)
-        tables += (stock,) if stock.rows else ()
-        own = (*rewritten.notes, _STAYS) if stock.rows else rewritten.notes
+        own = rewritten.notes
+        if isinstance(source, SavedModel) and getattr(request.target, "compact", False):
+            own += (_SIGNATURES_ONLY,)
+        elif (stock := _stock_functions(source, rewritten)).rows:
+            own, tables = (*own, _STAYS), (*tables, stock)
         skipping = describe_skipping(rewritten, request.target) if isinstance(request.target, Fused) else ()
         notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes, *skipping)))
         facts = {

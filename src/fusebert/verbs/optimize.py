@@ -13,7 +13,6 @@ from fusebert.source import Artifact, Checkpoint, OnnxFile, Source, TensorFlowSo
 from fusebert.values.target import (
     DEFAULT_PRECISION,
     FusedOnnx,
-    FusedTensorFlow,
     PlainOnnx,
     Standalone,
     StockOnnx,
@@ -46,9 +45,9 @@ def optimize(
     precision: int8 unless given; fp32 for target "onnx".
     target: "standalone" makes an artifact for fusebert itself; "onnxruntime" and "tensorflow" write the model for that
     framework again, with a fused operator for every encoder; "stock-onnxruntime" uses that framework's own kernels. A
-    checkpoint becomes an ONNX file by "onnxruntime", "stock-onnxruntime" or, with ONNX's own operators, "onnx". By
-    default a graph stays in its framework, unless an ONNX model is to become a folder; a checkpoint is made standalone,
-    unless `out` is called .onnx.
+    checkpoint becomes an ONNX file by "onnxruntime", "stock-onnxruntime" or, with ONNX's own operators, "onnx"; by
+    "tensorflow" a SavedModel. By default a graph stays in its framework, unless an ONNX model is to become a folder; a
+    checkpoint is made standalone, unless `out` is called .onnx.
     dry_run: only tells what would be made. verbose: tells more of what was found and made.
 
     Options of any target: threads; expected, sizes (heads, hidden) that the encoders must have; inputs as in `compare`;
@@ -57,7 +56,8 @@ def optimize(
     as `calibrate` writes it: int8 becomes static. Of the fused targets: padding, what becomes of hidden positions:
     "auto", "skip", "first" or "compute". Of ONNX Runtime's targets: int32, int64 ids and masks become int32; float16,
     weights and graph become float16, inputs and outputs stay; length, inputs take that many tokens only. Of
-    stock-onnxruntime: fast_gelu, the tanh GELU for every GELU.
+    stock-onnxruntime: fast_gelu, the tanh GELU for every GELU. Of tensorflow: compact, int8 weights are stored as int8,
+    and of a SavedModel only what its signatures need is kept.
 
     Raises DifferentError, and writes nothing, if the answers differ by more than the precision's tolerance."""
     source, out = open(path), Path(out)
@@ -77,7 +77,7 @@ def optimize(
         if out.suffix in _FILES:
             raise FusebertError(f"{out} names a file, but a stand-alone model is a folder; choose another name")
         return plan_standalone(request) if dry_run else make_standalone(request)
-    if isinstance(source, Checkpoint) and not isinstance(chosen, FusedTensorFlow):
+    if isinstance(source, Checkpoint):
         return plan_exported(request) if dry_run else make_exported(request)
     if isinstance(chosen, PlainOnnx):
         raise FusebertError(f"{source.path} is a {source.kind}; ONNX's own operators are written of checkpoints only")

@@ -1,5 +1,5 @@
-"""The ops `Bert` and `BertHiddenStates` as data: their attributes, the order and shapes of their weights, their outputs
-and precisions; and the rules by which a node is checked without running it. docs/tensorflow-op.md describes them, and
+"""The op `Bert` and its kin as data: their attributes, the order and shapes of their weights, their outputs and
+precisions; and the rules by which a node is checked without running it. docs/tensorflow-op.md describes them, and
 native/hosts/tf_op.cc registers them: a test holds this file to what is registered."""
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from fusebert.formats.tensorflow.types import Type
 from fusebert.values.traverse import POST_NORM_PARTS, is_norm
 
 INPUTS = ("embedded", "input_mask", "weights")
-OUTPUTS = {"Bert": ("encoded",), "BertHiddenStates": ("encoded", "hidden_states")}
-OPS = tuple(OUTPUTS)
+OPS = ("Bert", "BertHiddenStates")
+COMPACT = ("BertCompact", "BertCompactHiddenStates")  # whose weights are bytes: fusebert writes them, nobody by hand
+FUSED = *OPS, *COMPACT
+OUTPUTS = {op: ("encoded", "hidden_states") if op.endswith("States") else ("encoded",) for op in FUSED}
 WEIGHTS = tuple(  # of a layer, in the order in which a node reads them
     (part, field) for part in POST_NORM_PARTS for field in ("gain" if is_norm(part) else "weight", "bias")
 )
 PER_LAYER = len(WEIGHTS)
+_LINEARS = tuple(part for part in POST_NORM_PARTS if not is_norm(part))
+COMPACT_WEIGHTS = *WEIGHTS, *((part, field) for field in ("scales", "input_scales") for part in _LINEARS)
 _SCALED = ("attention.query", "feed_forward.up")  # the parts of a layer that input scales are given for
 _RANGES = 8  # numbers for a layer: low and high of what goes into four products
 
@@ -59,9 +63,18 @@ _ATTRIBUTES = {
     "Padding": Attribute("s", "compute", ("compute", "first", "skip")),
     "NumThreads": Attribute("i", 0, least=0),
 }
+_NOT_COMPACT = (
+    "QuantizableDataType", "NumWeights", "IntermediateSize", "CalibrateQuantFactors", "MaxSequenceLength",
+    "QuantizationFactorsPath", "InputScales",
+)  # fmt: skip
+_COMPACT = {
+    **{name: attribute for name, attribute in _ATTRIBUTES.items() if name not in _NOT_COMPACT},
+    "WeightTypes": Attribute("list", allowed=("float32", "int8"), least=len(COMPACT_WEIGHTS)),
+}
+_STATES = {"NumHiddenStates": Attribute("i")}
 ATTRIBUTES = {
-    "Bert": _ATTRIBUTES,
-    "BertHiddenStates": {**_ATTRIBUTES, "NumHiddenStates": Attribute("i")},
+    op: {**(_COMPACT if op in COMPACT else _ATTRIBUTES), **(_STATES if "hidden_states" in outputs else {})}
+    for op, outputs in OUTPUTS.items()
 }
 
 
@@ -72,13 +85,13 @@ def with_defaults(op: str, given: Mapping[str, Any]) -> Settings:
 
 def typed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as an editor takes them: names of element types as `Type`."""
-    kinds = ATTRIBUTES["BertHiddenStates"]
+    kinds = {**_ATTRIBUTES, **_COMPACT, **_STATES}
     return {name: Type(value) if kinds[name].kind == "type" else value for name, value in settings.items()}
 
 
 def precision_of(settings: Mapping[str, Any]) -> str:
     """The precision that a node computes in."""
-    int8 = settings.get("QuantizableDataType") == "qint8"
+    int8 = settings.get("QuantizableDataType", "qint8") == "qint8"  # a compact op has no other
     bf16 = settings.get("NonQuantizableDataType") == "bfloat16"
     return ("int8-bf16" if bf16 else "int8") if int8 else ("bf16" if bf16 else "fp32")
 

@@ -55,22 +55,7 @@ class Editor:
         """Adds a node."""
         if any(node.name == new.name for node in self.scope.messages):
             raise FusebertError(f"{self.scope.where} already has a node named {new.name}; rename that node")
-        node = self.scope.messages.add(name=new.name, op=new.operation)
-        node.input.extend(new.inputs)
-        for key, value in sorted(new.attributes.items()):
-            attribute = node.attr.add(key=key).value
-            if isinstance(value, np.ndarray):
-                self._set_tensor(attribute.tensor, value)
-            else:
-                set_attribute(attribute, value)
-
-    def _set_tensor(self, tensor: Any, array: Array) -> None:
-        tensor.dtype = NUMBERS[array.dtype.name]
-        for size in array.shape:
-            tensor.tensor_shape.dim.add(size=size)
-        tensor.tensor_shape.SetInParent()
-        tensor.mapped = len(self._payloads)
-        self._payloads.append(np.ascontiguousarray(array).tobytes())
+        add_node(self.scope.messages, new, self._payloads)
 
     def alias(self, name: str, tensor: str) -> None:
         """Turns a node into another name for a tensor, so that whoever asks for the node by name gets that."""
@@ -164,6 +149,28 @@ class Editor:
             for reader, _ in self.scope.consumers.get(name, ()):
                 if reader.name not in above:
                     yield from self.scope.unread_from(reader) or ()
+
+
+def add_node(messages: Any, new: NewNode, payloads: list[Payload]) -> None:
+    """Adds a node to the messages of a graph; the bytes of its tensors go to `payloads`."""
+    node = messages.add(name=new.name, op=new.operation)
+    node.input.extend(new.inputs)
+    for key, value in sorted(new.attributes.items()):
+        attribute = node.attr.add(key=key).value
+        if isinstance(value, np.ndarray):
+            set_tensor(attribute.tensor, value, payloads)
+        else:
+            set_attribute(attribute, value)
+
+
+def set_tensor(tensor: Any, array: Array, payloads: list[Payload]) -> None:
+    """Fills a Tensor message with an array, whose bytes go to `payloads`."""
+    tensor.dtype = NUMBERS[array.dtype.name]
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.tensor_shape.SetInParent()
+    tensor.mapped = len(payloads)
+    payloads.append(np.ascontiguousarray(array).tobytes())
 
 
 def prune_functions(meta: Any) -> int:

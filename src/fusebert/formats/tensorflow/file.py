@@ -28,11 +28,13 @@ from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.write import Kind
 from fusebert.ops.graph import Graph
 
+_LARGEST = (1 << 31) - 1  # bytes of a message
+
 
 @dataclass(frozen=True)
 class TensorFlowFile:
     """A model's message, the file it is in, and the bytes of its weights by number. `folder` is set for a SavedModel
-    that is there with its variables."""
+    that is there with its variables; `frozen` tells that the message needs them no more."""
 
     file: Path
     kind: str  # "SavedModel" or "GraphDef"
@@ -40,6 +42,7 @@ class TensorFlowFile:
     tensors: Tensors
     payloads: list[Payload]
     folder: Path | None
+    frozen: bool = False
 
     @property
     def metas(self) -> list[Any]:
@@ -105,7 +108,7 @@ class TensorFlowFile:
             if self.folder is None:
                 raise FusebertError(f"{self.file} is not in a SavedModel folder, so {out} must be a .pb file")
             with write.folder(out, replaces) as made:
-                copy_rest(self.folder, made)
+                copy_rest(self.folder, made, () if not self.frozen else ("variables",))
                 (made / "saved_model.pb").write_bytes(b"".join(self._pieces()))
             return
         pieces: Sequence[Payload] = self._pieces()
@@ -130,7 +133,7 @@ class TensorFlowFile:
         return self.kind == "SavedModel" and out.suffix not in (".pb", ".pbtxt")
 
     def _pieces(self) -> list[Payload]:
-        return fill(self.message.SerializeToString(), GRAMMAR, self.kind, self.payloads)
+        return pieces_of(self.message, self.kind, self.payloads, str(self.file))
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,14 @@ class _Bare:
     collection_def: tuple[Any, ...] = ()
     saver_def: None = None
     object_graph_def: None = None
+
+
+def pieces_of(message: Any, kind: str, payloads: Sequence[Payload], where: str) -> list[Payload]:
+    """The bytes of a message with its weights, piece by piece."""
+    pieces = fill(message.SerializeToString(), GRAMMAR, kind, payloads)
+    if (size := sum(map(len, pieces))) > _LARGEST:
+        raise FusebertError(f"{where}: its graph would have {size} bytes, but TensorFlow reads {_LARGEST} at most")
+    return pieces
 
 
 def open_file(path: Path, kind: str, folder: Path | None) -> TensorFlowFile:
@@ -168,9 +179,11 @@ def is_model(path: Path, folder: bool) -> bool:
     return False
 
 
-def copy_rest(source: Path, folder: Path) -> None:
-    """Everything but the graph itself, by links where the file system has them."""
+def copy_rest(source: Path, folder: Path, without: Sequence[str] = ()) -> None:
+    """Everything but the graph itself and some folders, by links where the file system has them."""
     for path in sorted(source.rglob("*")):
+        if path.relative_to(source).parts[0] in without:
+            continue
         place = folder / path.relative_to(source)
         if path.is_dir():
             place.mkdir()

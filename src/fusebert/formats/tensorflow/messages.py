@@ -34,7 +34,8 @@ TensorInfo: 1 name string, 2 dtype DataType, 3 tensor_shape Shape
 GraphDef: 1 node NodeDef*, 2 library Library, 4 versions Versions
 Versions: 1 producer int32
 Library: 1 function Function*
-Function: 1 signature OpDef, 3 node_def NodeDef*, 4 ret StringEntry*, 5 attr AttrEntry*, 6 control_ret StringEntry*
+Function: 1 signature OpDef, 3 node_def NodeDef*, 4 ret StringEntry*, 5 attr AttrEntry*, 6 control_ret StringEntry*, 7 arg_attr Numbered*, 8 resource_arg_unique_id Numbered*
+Numbered: 1 key uint32
 OpDef: 1 name string, 2 input_arg Argument*, 3 output_arg Argument*
 Argument: 1 name string, 3 type DataType
 StringEntry: 1 key string, 2 value string
@@ -81,7 +82,7 @@ def message(name: str) -> Any:
 
 
 def set_attribute(attribute: Any, value: Any) -> None:
-    """Fills an AttrValue with a Type, bool, int, float or str, or a sequence of floats."""
+    """Fills an AttrValue with a Type, bool, int, float or str, or a sequence of floats or of Types."""
     if isinstance(value, Type):
         attribute.type = NUMBERS[value.name]
     elif isinstance(value, bool):
@@ -92,6 +93,8 @@ def set_attribute(attribute: Any, value: Any) -> None:
         attribute.f = value
     elif isinstance(value, str):
         attribute.s = value.encode()
+    elif value and isinstance(value[0], Type):
+        attribute.list.type.extend(NUMBERS[kind.name] for kind in value)
     else:
         attribute.list.f.extend(value)
 

@@ -3,7 +3,7 @@ the one formula of a block: what fusebert wrote is a model like any other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -12,7 +12,15 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.formats.onnx import encoder_op
-from fusebert.formats.tensorflow.bert_op import OPS, PER_LAYER, WEIGHTS, shapes_of, with_defaults
+from fusebert.formats.tensorflow.bert_op import (
+    COMPACT,
+    COMPACT_WEIGHTS,
+    OPS,
+    WEIGHTS,
+    Settings,
+    shapes_of,
+    with_defaults,
+)
 from fusebert.match.emitter import Emitter, Ints, Rule
 from fusebert.match.findings import Refused
 from fusebert.match.patterns import NamedLinear
@@ -27,6 +35,7 @@ _KINDS: Mapping[str, Any] = {
     **dict.fromkeys(("AttentionScale", "LayerNormEpsilon", "MaskValue"), float), "HiddenAct": str,
 }  # fmt: skip
 _Part = Callable[[str], Any]  # the names of a part's weights, by the part's path
+_Own = Mapping[tuple[str, str], str]  # the weights of a layer by part and field
 
 
 class _Words:
@@ -134,7 +143,7 @@ def _encoder(
     return made[-1], *(made[tap] for tap in taps)
 
 
-def _onnx_part(e: Emitter, own: Mapping[tuple[str, str], str], epsilons: tuple[float, float]) -> _Part:
+def _onnx_part(e: Emitter, own: _Own, epsilons: tuple[float, float]) -> _Part:
     def given(path: str, field: str) -> str:
         name = own.get((path, field), "")
         return name if name and 0 not in (e.sizes(name) or (0,)) else ""
@@ -156,21 +165,49 @@ def _onnx_part(e: Emitter, own: Mapping[tuple[str, str], str], epsilons: tuple[f
 
 def _bert(op: str, e: Emitter, rows: str, mask: str, /, *weights: str, **attributes: Any) -> tuple[str, ...]:
     """`Bert` and `BertHiddenStates`; docs/tensorflow-op.md."""
+    settings = _settings(op, attributes)
+    shapes = {name: options[0] for name, options in shapes_of(settings).items()}
+    blocks: list[Block] = []
+    for own in _layers(weights, WEIGHTS, settings):
+        blocks += _post_norm(_tensorflow_part(e, own, shapes, settings["LayerNormEpsilon"]), settings)
+    return _masked(e, rows, mask, blocks, settings)
+
+
+def _compact(op: str, e: Emitter, rows: str, mask: str, /, *weights: str, **attributes: Any) -> tuple[str, ...]:
+    """`BertCompact` and `BertCompactHiddenStates`, whose weights are those of `fusebert.Encoder`."""
+    settings = _settings(op, attributes)
+    epsilons = (settings["LayerNormEpsilon"],) * 2
+    blocks: list[Block] = []
+    for own in _layers(weights, COMPACT_WEIGHTS, settings):
+        blocks += _post_norm(_onnx_part(e, own, epsilons), settings)
+    return _masked(e, rows, mask, blocks, settings)
+
+
+def _settings(op: str, attributes: Mapping[str, Any]) -> Settings:
     settings = with_defaults(op, attributes)
     for name, kind in _KINDS.items():
-        if not isinstance(settings[name], kind):
+        if name in settings and not isinstance(settings[name], kind):
             raise Refused(f"attribute {name} of {op} has an unexpected type")
-    count, rest = divmod(len(weights), PER_LAYER)
+    return settings
+
+
+def _layers(weights: Sequence[str], fields: Sequence[tuple[str, str]], settings: Settings) -> list[_Own]:
+    """The weights of every layer by part and field."""
+    count, rest = divmod(len(weights), len(fields))
     heads, hidden = settings["NumAttentionHeads"], settings["HiddenSize"]
     if rest or not count or heads < 1 or hidden % heads:
         raise Refused(f"{len(weights)} weights and {heads} heads of {hidden} are no layers")
+    return [dict(zip(fields, weights[layer * len(fields) :], strict=False)) for layer in range(count)]
+
+
+def _post_norm(part: _Part, settings: Settings) -> tuple[Block, Block]:
+    heads, hidden = settings["NumAttentionHeads"], settings["HiddenSize"]
     scale = settings["AttentionScale"] or 1 / sqrt(hidden / heads)
-    shapes = {name: options[0] for name, options in shapes_of(settings).items()}
-    blocks: list[Block] = []
-    for layer in range(count):
-        own = dict(zip(WEIGHTS, weights[layer * PER_LAYER :], strict=False))
-        part = _tensorflow_part(e, own, shapes, settings["LayerNormEpsilon"])
-        blocks += post_norm_layer(part, heads, _known(settings["HiddenAct"]), scale)
+    return post_norm_layer(part, heads, _known(settings["HiddenAct"]), scale)
+
+
+def _masked(e: Emitter, rows: str, mask: str, blocks: list[Block], settings: Settings) -> tuple[str, ...]:
+    """The rows after the last layer, then those after each."""
     rank = _rank(e, mask) or (4 if settings["AdditiveMask"] else 2)
     last = e.gather(e.emit("shape", mask, to="int64"), e.constant([-1]), axis=0, batch_dims=0)
     added = mask if settings["AdditiveMask"] else _hiding(e, mask, settings["MaskValue"])
@@ -184,7 +221,7 @@ def _hiding(e: Emitter, mask: str, value: float) -> str:
     return e.mul(e.sub(e.constant(1.0, "float32"), shown), e.constant(value, "float32"))
 
 
-def _tensorflow_part(e: Emitter, own: Mapping[tuple[str, str], str], shapes: Any, epsilon: float) -> _Part:
+def _tensorflow_part(e: Emitter, own: _Own, shapes: Any, epsilon: float) -> _Part:
     def plain(path: str, field: str) -> str:
         return e.reshape(own[path, field], e.constant(shapes[path, field]), zero_copies=False)
 
@@ -215,4 +252,8 @@ def _size(e: Emitter, weight: str, axis: int) -> int:
     return e.weights[weight].shape[axis]
 
 
-RULES: dict[str, Rule] = {encoder_op.NAME: _encoder, **{op: partial(_bert, op) for op in OPS}}
+RULES: dict[str, Rule] = {
+    encoder_op.NAME: _encoder,
+    **{op: partial(_bert, op) for op in OPS},
+    **{op: partial(_compact, op) for op in COMPACT},
+}

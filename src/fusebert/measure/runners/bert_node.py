@@ -1,4 +1,4 @@
-"""A `Bert` or `BertHiddenStates` node of a TensorFlow graph, run by the engine as TensorFlow's op would run it
+"""A `Bert` node of a TensorFlow graph, or one of its kin, run by the engine as TensorFlow's op would run it
 (docs/tensorflow-op.md), with the weights and the attributes that the node has."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from fusebert.engine.native import EncoderEngine, pool
 from fusebert.engine.quantize import convert_encoder
 from fusebert.formats.tensorflow.bert_layers import read_operator
-from fusebert.formats.tensorflow.bert_op import OPS, with_defaults
+from fusebert.formats.tensorflow.bert_op import FUSED, with_defaults
 from fusebert.ops.graph import Array, Node
 from fusebert.values.batch import Batch
 
@@ -20,7 +20,7 @@ _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below anoth
 
 def bert_node(node: Node) -> BertNode | None:
     """What runs a node, if it is one of ours."""
-    return BertNode(node) if node.op in OPS else None
+    return BertNode(node) if node.op in FUSED else None
 
 
 class BertNode:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.bert_op import OPS
+from fusebert.formats.tensorflow.bert_op import FUSED
 from fusebert.match import TENSORFLOW_EFFECTS, skips_hidden
 from fusebert.measure.inputs import Input, Told, sizes_of
 from fusebert.measure.runners.runner import Runner, endings_of, first_line, import_framework, roles_of, words
@@ -35,7 +35,7 @@ class TensorFlow(Runner):
         path, graph = source.path, source.graph
         with _quietly():
             tf = _tensorflow(path, threads)
-            if words(graph).intersection(OPS):
+            if words(graph).intersection(FUSED):
                 import fusebert.tensorflow  # noqa: F401 (brings the op)
             try:
                 inputs = self._load(tf, source) if isinstance(source, SavedModel) else self._import(tf, path, graph)
