@@ -10,7 +10,7 @@ import zoo
 
 import fusebert
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.freeze import freeze
+from fusebert.formats.tensorflow.serving import only_serving
 from fusebert.source import open_graph, open_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -42,7 +42,7 @@ def test_every_kind_of_model_becomes_compact_and_answers_the_same(name, tmp_path
     assert found.operator is not None
     assert found.operator.op == ("BertCompactHiddenStates" if name in TAPPED else "BertCompact")
     assert (len(found.layers), found.readers, found.mask.kind) == (len(before.layers), before.readers, before.mask.kind)
-    assert not (path / "variables").exists()
+    assert (path / "variables").exists() == path.is_dir()
 
 
 def test_signatures_take_and_give_what_they_did(tmp_path):
@@ -114,20 +114,63 @@ def test_compact_weights_are_int8(tmp_path, run):
     assert "'compact' is for tensorflow" in told
 
 
-def test_a_graph_that_needs_a_variable_itself_is_refused(tmp_path):
-    """What writes to a variable has no meaning once it is a constant."""
+def test_a_graph_that_writes_to_a_reference_is_refused(tmp_path):
+    """References become resources, which the old operations that write do not take."""
+    v1 = tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [None], name="x")
+        count = v1.get_variable("count", initializer=np.zeros(2000, np.float32), use_resource=False)
+        y = tf.identity(x + v1.assign_add(count, tf.ones(2000))[0], name="y")
+        session.run(v1.global_variables_initializer())
+        v1.saved_model.simple_save(session, str(tmp_path / "counting"), {"x": x}, {"y": y})
+    source = open_tensorflow(tmp_path / "counting")
+    with pytest.raises(UnsupportedError, match=r"AssignAdd.*writes to variable count.*without --compact"):
+        only_serving(source.file, source.graph.weights)
+
+
+def test_tables_and_what_a_graph_writes_itself_stay(tmp_path):
+    """A served function with a table of a file and a variable that counts calls."""
+    (tmp_path / "codes.txt").write_text("7\n8\n9\n")
 
     class Counting(tf.Module):
         def __init__(self):
             super().__init__()
-            self.calls = tf.Variable(0)
+            index, line = tf.lookup.TextFileIndex.LINE_NUMBER, tf.lookup.TextFileIndex.WHOLE_LINE
+            file = str(tmp_path / "codes.txt")
+            self.table = tf.lookup.StaticHashTable(
+                tf.lookup.TextFileInitializer(file, tf.int64, index, tf.int64, line), -1
+            )
+            self.calls = tf.Variable(np.arange(2000, dtype=np.int64))
 
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
         def count(self, x):
-            return {"y": x + self.calls.assign_add(1)}
+            return {"y": self.table.lookup(x) + self.calls.assign_add(tf.ones(2000, tf.int64))[:1]}
 
     model = Counting()
     tf.saved_model.save(model, str(tmp_path / "counting"), signatures=model.count)
+    (tmp_path / "codes.txt").unlink()
     source = open_tensorflow(tmp_path / "counting")
-    with pytest.raises(UnsupportedError, match=r"AssignAddVariableOp.*needs a variable.*without --compact"):
-        freeze(source.file, source.graph.weights)
+    only_serving(source.file, source.graph.weights).write(tmp_path / "small")
+    call = tf.saved_model.load(str(tmp_path / "small")).signatures["serving_default"]
+    assert [call(x=tf.constant([0, 2], tf.int64))["y"].numpy().tolist() for _ in range(2)] == [[8, 10], [9, 11]]
+
+
+def test_two_models_with_the_same_names_share_nothing(tmp_path):
+    """Variables are each model's own, as Python loads them."""
+    names = "tf-bert-sequence", "tf-roberta-sequence"
+    for name in names:
+        (tmp_path / name).mkdir()
+    loaded = {name: tf.saved_model.load(str(compact(name, tmp_path / name, verify=False))) for name in names}
+    for name, model in loaded.items():
+        feeds = {key: tf.constant(value) for key, value in zoo.get(name).inputs("right").items()}
+        got = model.signatures["serving_default"](**feeds)["logits"].numpy()
+        assert np.abs(got - zoo.get(name).outputs("right")["logits"]).max() < 0.05
+
+
+def test_a_session_of_tensorflow_1_restores_it(tmp_path):
+    entry, path, v1 = zoo.get("tf-bert-sequence"), compact("tf-bert-sequence", tmp_path, verify=False), tf.compat.v1
+    with v1.Graph().as_default(), v1.Session() as session:
+        signature = v1.saved_model.load(session, ["serve"], str(path)).signature_def["serving_default"]
+        feeds = {signature.inputs[name].name: value for name, value in entry.inputs("right").items()}
+        got = session.run(signature.outputs["logits"].name, feeds)
+    assert np.abs(got - entry.outputs("right")["logits"]).max() < 0.05

@@ -30,7 +30,7 @@ def write_onnx(network: Network, out: Path) -> None:
 
 
 def write_saved_model(network: Network, out: Path) -> None:
-    """Writes a Network as a SavedModel whose weights are constants: the same inputs, as int32, to its one signature."""
+    """Writes a Network as a SavedModel: the same inputs, as int32, to its one signature."""
     words = TensorFlowWords(IDS)
     outputs = _spell(words, network)
     inputs = dict.fromkeys(_inputs(network), ("int32", _TOKENS))

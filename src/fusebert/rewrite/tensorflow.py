@@ -17,8 +17,8 @@ from fusebert.formats.tensorflow.bert_layers import compact_weights
 from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, WEIGHTS, precision_types, typed
 from fusebert.formats.tensorflow.edit import Editor, NewNode
 from fusebert.formats.tensorflow.file import TensorFlowFile
-from fusebert.formats.tensorflow.freeze import freeze
 from fusebert.formats.tensorflow.scope import Edge
+from fusebert.formats.tensorflow.serving import only_serving
 from fusebert.formats.tensorflow.types import Type
 from fusebert.match import Cut, Finding, Layer, hiding_value, is_rounded, read_operator, shown_as_is
 from fusebert.ops.graph import Array, Graph
@@ -59,8 +59,8 @@ def rewrite_tensorflow(source: TensorFlowSource, out: Path, target: FusedTensorF
     file = source.file.copy()
     for edit in edits.values():
         edit.apply(file)
-    if fixed.compact and file.kind == "SavedModel":
-        file = freeze(file, source.graph.weights)
+    if file.kind == "SavedModel" and any(edit.stored for edit in edits.values()):
+        file = only_serving(file, source.graph.weights)
     file.write(out)
     return Rewritten(finding, cuts, chosen, notes)
 

@@ -41,9 +41,7 @@ REWRITERS: dict[type[Target], Callable[..., Rewritten]] = {
 
 
 _UNKNOWN = {"verdict": "not compared"}
-_SIGNATURES_ONLY = (
-    "Variables became constants, and only what the signatures need is left: no functions for Python, nothing to train."
-)
+_SIGNATURES_ONLY = "Only what the signatures need is left: no functions for Python, and nothing to train."
 _STAYS = (
     "Functions that no signature calls stay as they are, such as the `__call__` of a Keras model, since answers are "
     "compared through signatures; serve by a signature, or wrap the function in one and optimise again."

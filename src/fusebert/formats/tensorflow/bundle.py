@@ -19,15 +19,16 @@ from fusebert.formats.protobuf.wire import varint
 from fusebert.formats.tensorflow.types import DTYPES, dtype_name, shape_of
 from fusebert.ops.graph import Array, Weight
 
-_MAGIC = 0xDB4775248B80FB57
-_FOOTER = 48
+MAGIC = 0xDB4775248B80FB57
+FOOTER = 48
 _LONGEST_KEY = 4096
 _SHARED = 64  # bytes of keys for each byte of the index, at most: keys share what they begin with
 _FULL = -1  # the length of a slice that takes a whole axis
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SCHEMA = """
-Header: 1 num_shards int32
-Entry: 1 dtype int32, 2 shape Shape, 3 shard_id int32, 4 offset int64, 5 size int64, 7 slices Slice*
+Header: 1 num_shards int32, 3 version Version
+Version: 1 producer int32
+Entry: 1 dtype int32, 2 shape Shape, 3 shard_id int32, 4 offset int64, 5 size int64, 6 crc32c fixed32, 7 slices Slice*
 Shape: 2 dim Dimension*, 3 unknown_rank bool
 Dimension: 1 size int64, 2 name string
 Slice: 1 extent Extent*
@@ -41,7 +42,8 @@ Cut = tuple[tuple[int, int], ...]  # a slice: where it begins and how long it is
 
 
 @cache
-def _messages() -> dict[str, Any]:
+def kinds() -> dict[str, Any]:
+    """The messages of a bundle's index."""
     from fusebert.formats.protobuf.schema import messages
 
     return messages("fusebert.tf_bundle", _SCHEMA)
@@ -64,7 +66,7 @@ class Bundle(Mapping[str, Weight]):
         from google.protobuf.message import DecodeError
 
         try:
-            return _messages()[name].FromString(data)
+            return kinds()[name].FromString(data)
         except DecodeError:
             raise FusebertError(f"{self._index}: an entry is not readable") from None
 
@@ -100,7 +102,7 @@ class Bundle(Mapping[str, Weight]):
     def objects(self) -> Any:
         """The object graph that TensorFlow 2 saves beside the tensors; empty if there is none."""
         if _OBJECT_GRAPH not in self:
-            return _messages()["ObjectGraph"]()
+            return kinds()["ObjectGraph"]()
         entry = self._parse("Entry", self._entries[_OBJECT_GRAPH.encode()])
         return self._parse("ObjectGraph", _string(self._bytes(entry, self._where(_OBJECT_GRAPH)).tobytes()))
 
@@ -216,9 +218,9 @@ def _string(data: bytes) -> bytes:
 def _table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a sorted string table. Blocks follow each other and keys grow: no byte counts twice."""
     data = map_file(path)
-    if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
+    if len(data) < FOOTER or int.from_bytes(data[-8:], "little") != MAGIC:
         raise FusebertError(f"{path} is not the index of a tensor bundle")
-    footer = len(data) - _FOOTER
+    footer = len(data) - FOOTER
     try:
         _, at = _handle(data, footer, len(data))
         (offset, size), _ = _handle(data, at, len(data))

@@ -1,5 +1,4 @@
-"""Create: nodes -> a SavedModel of one signature, whose weights are constants of its graph. Nothing of TensorFlow is
-needed."""
+"""Create: nodes -> a SavedModel of one signature, whose large weights are variables. No TensorFlow is needed."""
 
 from __future__ import annotations
 
@@ -9,8 +8,10 @@ from typing import Any
 
 from fusebert.formats.protobuf.wire import Payload
 from fusebert.formats.tensorflow.edit import NewNode, add_node
-from fusebert.formats.tensorflow.file import pieces_of
+from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.messages import message
+from fusebert.formats.tensorflow.serving import with_variables
+from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.tensorflow.types import NUMBERS
 
 _SIGNATURE, _METHOD, _TAG = "serving_default", "tensorflow/serving/predict", "serve"
@@ -42,9 +43,8 @@ def create(
             info = side.add(key=name).value
             info.name, info.dtype = f"{name}:0", NUMBERS[dtype]
             _set_shape(info.tensor_shape, sizes)
-    out.mkdir()
-    with (out / "saved_model.pb").open("wb") as file:
-        file.writelines(pieces_of(model, "SavedModel", payloads, str(out)))
+    file = TensorFlowFile(out, "SavedModel", model, Tensors(str(out), memoryview(b""), ()), payloads, None)
+    with_variables(file, {}).write(out)
 
 
 def _set_shape(shape: Any, sizes: Sequence[int | str]) -> None:

@@ -14,7 +14,7 @@ from fusebert.errors import FusebertError
 from fusebert.formats.protobuf.wire import Payload
 from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.scope import Edge, Scope
-from fusebert.formats.tensorflow.types import NUMBERS
+from fusebert.formats.tensorflow.types import NUMBERS, STRING
 from fusebert.ops.graph import Array
 
 _STAYS = frozenset(  # may be asked for by name
@@ -164,11 +164,14 @@ def add_node(messages: Any, new: NewNode, payloads: list[Payload]) -> None:
 
 
 def set_tensor(tensor: Any, array: Array, payloads: list[Payload]) -> None:
-    """Fills a Tensor message with an array, whose bytes go to `payloads`."""
-    tensor.dtype = NUMBERS[array.dtype.name]
+    """Fills a Tensor message with an array, whose bytes go to `payloads`; strings stay in the message."""
+    tensor.dtype = STRING if array.dtype == object else NUMBERS[array.dtype.name]
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
     tensor.tensor_shape.SetInParent()
+    if array.dtype == object:
+        tensor.string_val.extend(array.ravel())
+        return
     tensor.mapped = len(payloads)
     payloads.append(np.ascontiguousarray(array).tobytes())
 

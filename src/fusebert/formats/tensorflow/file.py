@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,9 +24,10 @@ from fusebert.formats.tensorflow.read import (
     saved_model_graph,
 )
 from fusebert.formats.tensorflow.scope import Scope, function_scope, main_scope
+from fusebert.formats.tensorflow.store import write_bundle
 from fusebert.formats.tensorflow.tensor import Tensors
 from fusebert.formats.write import Kind
-from fusebert.ops.graph import Graph
+from fusebert.ops.graph import Graph, Weight
 
 _LARGEST = (1 << 31) - 1  # bytes of a message
 
@@ -34,7 +35,7 @@ _LARGEST = (1 << 31) - 1  # bytes of a message
 @dataclass(frozen=True)
 class TensorFlowFile:
     """A model's message, the file it is in, and the bytes of its weights by number. `folder` is set for a SavedModel
-    that is there with its variables; `frozen` tells that the message needs them no more."""
+    that is there with its variables; `variables` are those that are to be written instead."""
 
     file: Path
     kind: str  # "SavedModel" or "GraphDef"
@@ -42,7 +43,7 @@ class TensorFlowFile:
     tensors: Tensors
     payloads: list[Payload]
     folder: Path | None
-    frozen: bool = False
+    variables: Mapping[str, Weight] | None = None
 
     @property
     def metas(self) -> list[Any]:
@@ -105,12 +106,17 @@ class TensorFlowFile:
         model of the same kind is ever replaced, and only with `overwrite`."""
         replaces = self.replaces(out) if overwrite else None
         if self.is_folder(out):
-            if self.folder is None:
+            if self.folder is None and self.variables is None:
                 raise FusebertError(f"{self.file} is not in a SavedModel folder, so {out} must be a .pb file")
             with write.folder(out, replaces) as made:
-                copy_rest(self.folder, made, () if not self.frozen else ("variables",))
+                if self.folder is not None:
+                    copy_rest(self.folder, made, () if self.variables is None else ("variables",))
+                if self.variables:
+                    write_bundle(made / "variables" / "variables", self.variables)
                 (made / "saved_model.pb").write_bytes(b"".join(self._pieces()))
             return
+        if self.variables:
+            raise FusebertError(f"{out} is to be a folder, for the variables beside the graph; choose another name")
         pieces: Sequence[Payload] = self._pieces()
         if out.suffix == ".pbtxt":
             from google.protobuf import text_format

@@ -18,8 +18,12 @@ _SCHEMA = """
 SavedModel: 1 saved_model_schema_version int64, 2 meta_graphs MetaGraph*
 MetaGraph: 1 meta_info_def MetaInfo, 2 graph_def GraphDef, 3 saver_def Saver, 4 collection_def Collection*, 5 signature_def SignatureEntry*, 7 object_graph_def ObjectGraph
 MetaInfo: 4 tags string*, 5 tensorflow_version string
-Saver: 1 filename_tensor_name string, 2 save_tensor_name string, 3 restore_op_name string
-Collection: 1 key string
+Saver: 1 filename_tensor_name string, 2 save_tensor_name string, 3 restore_op_name string, 4 max_to_keep int32, 7 version int32
+Collection: 1 key string, 2 value CollectionItems
+CollectionItems: 1 node_list NodeList, 2 bytes_list BytesList
+NodeList: 1 value string*
+BytesList: 1 value bytes*
+VariableDef: 1 variable_name string, 2 initializer_name string, 3 snapshot_name string, 5 is_resource bool
 ObjectGraph: 1 nodes Object*, 2 concrete_functions BindingEntry*
 Object: 1 children Child*, 7 variable Variable, 9 constant Constant
 Child: 1 node_id int32, 2 local_name string

@@ -24,6 +24,7 @@ LISTED: dict[int, str] = {number: field for number, _, field in _TYPES}
 STRING, RESOURCE = 7, 20  # types that NumPy does not have
 NUMBERS: dict[str, int] = {np.dtype(dtype).name: number for number, dtype, _ in _TYPES} | {"qint8": 11}
 _NAMES = {number: name for name, number in NUMBERS.items()}
+NUMBERS["string"] = STRING  # as it is written; what is read is told by its number
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ def _encoder(
 def _onnx_part(e: Emitter, own: _Own, epsilons: tuple[float, float]) -> _Part:
     def given(path: str, field: str) -> str:
         name = own.get((path, field), "")
-        return name if name and 0 not in (e.sizes(name) or (0,)) else ""
+        return name if name and 0 not in (e.sizes(e.unchanged(name)) or (0,)) else ""
 
     def part(path: str) -> Any:
         bias = given(path, "bias")
