@@ -299,9 +299,9 @@ constexpr const char* kAttributes[] = {
 };
 constexpr const char* kWeightTypes = "WeightTypes: list({float, int8}) >= 28";
 // What Bert has and BertCompact has not: it is always int8, its scales are inputs, and layers may differ in inner size.
-constexpr std::string_view kNotCompact[] = {"QuantizableDataType",   "NumWeights",        "IntermediateSize",
-                                            "CalibrateQuantFactors", "MaxSequenceLength", "QuantizationFactorsPath",
-                                            "InputScales"};
+constexpr std::string_view kNotCompact[] = {
+    "QuantizableDataType",     "NumWeights", "IntermediateSize", "CalibrateQuantFactors", "MaxSequenceLength",
+    "QuantizationFactorsPath", "InputScales"};
 
 bool is_compact(std::string_view attribute) {
   const std::string_view name = attribute.substr(0, attribute.find(':'));
@@ -331,8 +331,7 @@ bool register_op() {
   return status.good();  // if not, TensorFlow finds no such op and says so
 }
 
-[[maybe_unused]] const bool registered =
-    register_op<0>() && register_op<1>() && register_op<2>() && register_op<3>();
+[[maybe_unused]] const bool registered = register_op<0>() && register_op<1>() && register_op<2>() && register_op<3>();
 
 }  // namespace
 }  // namespace fusebert

