@@ -49,7 +49,7 @@ def use(binaries: Path, folder: Path) -> None:
     done(binaries, "fusebert", "optimize", model, "-o", str(folder / "int8"), "--precision", "int8")
     lines = done(binaries, "fusebert", "run", str(folder / "int8"), "--jsonl", *TEXTS).splitlines()
     offline = [json.loads(line)["embedding"] for line in lines]
-    command = [binaries / "fusebert", "serve", folder / "int8", "--port", str(PORT)]
+    command = [str(binaries / "fusebert"), "serve", str(folder / "int8"), "--port", str(PORT)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=bare(binaries), text=True)
     try:
         served = ask(server, {"inputs": TEXTS})
