@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fusebert.errors import FusebertError, UnsupportedError, border, suggest
 from fusebert.formats import artifact, hub, huggingface, sentence_transformers
@@ -14,10 +15,12 @@ from fusebert.formats.files import map_file, read_json
 from fusebert.formats.onnx import read as onnx
 from fusebert.formats.tensorflow import read as tensorflow
 from fusebert.formats.tensorflow.file import TensorFlowFile, open_file
-from fusebert.match import Assembled, Finding, assemble, find
 from fusebert.ops.graph import Graph
 from fusebert.values.network import Network
 from fusebert.values.plan import Plan
+
+if TYPE_CHECKING:
+    from fusebert.match import Assembled, Finding
 
 _SUPPORTED = (
     "Supported: an ONNX file, a frozen TensorFlow graph, or a folder with config.json (a Hugging Face checkpoint), "
@@ -115,11 +118,15 @@ class GraphSource(Source):
     @cached_property
     def finding(self) -> Finding:
         """The encoders in the graph."""
+        from fusebert.match import find  # a third of what is imported, and only graphs need it
+
         return find(self.graph)
 
     @cached_property
     def assembled(self) -> Assembled:
         """The graph as a Network, if that is possible."""
+        from fusebert.match import assemble
+
         return assemble(self.finding)
 
 

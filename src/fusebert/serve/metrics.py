@@ -8,13 +8,13 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import Any
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from typing import TYPE_CHECKING, Any
 
 from fusebert.serve.batcher import LANES
 from fusebert.serve.service import Request, Service, clock
+
+if TYPE_CHECKING:  # a server is ready before it is asked for them
+    from prometheus_client.core import Metric
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.13, 0.2, 0.35, 0.5, 1, 2, 5, 10, 30)
 _BOUNDS = [*(str(float(bound)) for bound in _BUCKETS), "+Inf"]
@@ -34,16 +34,14 @@ class _Times:
 
 
 class Metrics:
-    """The metrics of a server, in a registry of its own."""
+    """The metrics of a server; prometheus_client, which writes them, is imported when they are first asked for."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
         self._answers: Counter[tuple[str, int]] = Counter()  # by path and status
         self._stages: dict[str, list[_Times]] = {}  # of each model, in the order of STAGES
         self.recent: deque[tuple[float, int]] = deque(maxlen=100_000)  # seconds and texts of the latest answers
         self.latest: dict[str, float] = {}  # when each model last answered, in seconds since 1970
         self._services: Iterable[Service] = ()
-        self._registry.register(self)
 
     def watch(self, services: Iterable[Service]) -> None:
         """Shows what the batchers of these services count."""
@@ -70,10 +68,16 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         """What was recorded, and what batchers count, by model."""
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
         answers = CounterMetricFamily("fusebert_requests", "Answers by path and status", labels=["path", "status"])
         for (path, status), count in list(self._answers.items()):
             answers.add_metric([path, str(status)], count)
@@ -84,6 +88,8 @@ class Metrics:
         yield from (answers, seconds, *self._collect_batchers())
 
     def _collect_batchers(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         gauges: dict[str, tuple[str, Any]] = {
             "queue_sequences": ("Sequences that wait", lambda b: b.sequences),
             "memory_bytes": ("Bytes of requests that are not answered yet", lambda b: b.bytes),
