@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test fuzz test-arm test-large test-ray check style types imports scripts browser docs zoo bench bench-embed \
+.PHONY: demo test fuzz test-arm test-large test-ray test-integrations check style types imports scripts browser docs zoo bench bench-embed \
         bench-serve quality wheels native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
@@ -91,6 +91,15 @@ fuzz: $(VENV)/.developed build/legacy/.installed
 # What is done on Ray: it starts one here, on two cores.
 test-ray: build/ray/.installed build/clients/.installed
 	PYTHONPATH=build/ray $(BIN)/python -m pytest -m ray tests/verbs/test_embed_on_ray.py tests/serve/test_ray.py
+
+# fusebert in other libraries: those that `make test` has are tested there.
+test-integrations: build/integrations/.installed
+	PYTHONPATH=build/integrations $(BIN)/python -m pytest tests/integrations
+
+build/integrations/.installed: requirements/integrations.txt | $(VENV)/.developed
+	rm -rf build/integrations
+	$(BIN)/pip install --quiet --no-deps --target build/integrations -r requirements/integrations.txt
+	touch $@
 
 # Real models of hundreds of megabytes, which `test` goes without.
 test-large: build/large/.fetched
