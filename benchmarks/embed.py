@@ -5,8 +5,8 @@
 
 DATA are files with one text on a line, or .tsv, whose longer cells are the texts; they are repeated. In turns: the
 engine alone on tokens that are ready, `embed` to Parquet parts, with --ray also on Ray with one worker (starting Ray is
-not counted, loading the model there is), and with --rival sentence-transformers in fp32, here and by Ray Data, on fewer
-rows."""
+not counted; starting the worker and loading its model is, some seconds that many rows share), and with --rival
+sentence-transformers in fp32, here and by Ray Data, on fewer rows."""
 
 import argparse
 import tempfile
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import fusebert
-from fusebert.cli.show import show
+from fusebert.cli.show import show, show_status
 from fusebert.cluster import connected
 from fusebert.engine.native import cores
 from fusebert.formats.dataset import read_rows
@@ -115,7 +115,9 @@ def main() -> None:
             for name, call in {**kinds, **other}.items():
                 start = time.perf_counter()
                 call()
-                best[name] = min(best.get(name, float("inf")), time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                best[name] = min(best.get(name, float("inf")), seconds)
+                show_status(f"{name}: {seconds:.1f} s")  # what is known already, should it be ended before it is done
     counts = {name: sum(tokens[: given.rival_rows] if name in other else tokens) for name in best}
     speeds = {name: counts[name] / seconds for name, seconds in best.items()}
     rows = tuple(
