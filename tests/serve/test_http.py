@@ -17,7 +17,8 @@ from checkpoints import make_checkpoint
 from serve_process import Served
 
 import fusebert
-from fusebert.cli.serve import read_bytes, read_names
+from fusebert.cli.app import read_bytes
+from fusebert.cli.serve import read_names
 from fusebert.engine.fingerprint import fingerprint
 from fusebert.serve import server
 

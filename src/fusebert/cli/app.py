@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fusebert.cli.show import show_text
+from fusebert.errors import FusebertError
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 app = typer.Typer(
     name="fusebert",
@@ -51,12 +55,29 @@ HeadOption = Annotated[
 Tokenizer = Annotated[
     Path | None, typer.Option(help="Folder with tokenizer.json or vocab.txt; default: the model's, or beside it.")
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(help="Bytes that the engine may take beside the weights, such as 64MiB: batches are cut to fit."),
+]
 InputIds = Annotated[str | None, typer.Option(help="The input with the token ids, where it cannot be found.")]
 InputMask = Annotated[str | None, typer.Option(help="The input with the mask.")]
 SegmentIds = Annotated[str | None, typer.Option(help="The input with the token types.")]
 Fill = Annotated[
     list[str] | None, typer.Option(help="NAME=NUMBER: what an input gets that is neither of these; may be repeated.")
 ]
+
+
+def read_memory(text: str | None) -> int | None:
+    """The bound that --memory gives, if any."""
+    return None if text is None else read_bytes(text, "--memory")
+
+
+def read_bytes(text: str, option: str) -> int:
+    """A number of bytes such as 1GiB, 512MiB or 100000."""
+    found = re.fullmatch(r"(\d{1,15}) ?([kmg]?)(?:i?b)?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise FusebertError(f"{option}: a number of bytes such as 512MiB is expected, not {text!r:.40}")
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def tell(ids: str | None, mask: str | None, types: str | None, fill: list[str] | None) -> dict[str, str | float | None]:

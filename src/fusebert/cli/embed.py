@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import Json, ModelPath, Threads, Tokenizer, app
+from fusebert.cli.app import Json, Memory, ModelPath, Threads, Tokenizer, app, read_memory
 from fusebert.cli.show import show
 
 
@@ -46,19 +46,22 @@ def embed(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the answers of other work.")] = False,
     threads: Threads = None,
+    memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Run a model on a whole data set: a vector, label or score for every row, in the order of the rows.
 
     Rows that cannot be used are listed in _rejected.jsonl with the reason. If it is interrupted, the same command goes
     on."""
+    from fusebert.engine.load import load
     from fusebert.verbs.embed import embed as work
     from fusebert.verbs.windows import Place, Settings
 
     names = tuple(columns.split(",")) if columns else (column,)
     settings = Settings(names, tuple(filter(None, keep.split(","))), task, dtype, strict, batch_tokens)
+    bounded = model if memory is None else load(model, precision, threads, memory=read_memory(memory))
     report = work(
-        model, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer, place=Place(on, workers),
-        overwrite=overwrite, show_progress=True,
+        bounded, data, out, settings, precision=precision, threads=threads, tokenizer=tokenizer,
+        place=Place(on, workers), overwrite=overwrite, show_progress=True,
     )  # fmt: skip
     show(report, as_json)

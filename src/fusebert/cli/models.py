@@ -14,12 +14,14 @@ from fusebert.cli.app import (
     InputIds,
     InputMask,
     Json,
+    Memory,
     ModelPath,
     ReportFile,
     SegmentIds,
     Threads,
     Tokenizer,
     app,
+    read_memory,
     tell,
 )
 from fusebert.cli.show import show, show_line, show_status, show_text, write_page
@@ -147,12 +149,13 @@ def run(
         bool, typer.Option("--fingerprint", help="Only tell the vector space: vectors of equal ones may be mixed.")
     ] = False,
     threads: Threads = None,
+    memory: Memory = None,
     as_json: Json = False,
 ) -> None:
     """Run a model on texts: labels, entities, answers, masked words, or embeddings with their similarities."""
     from fusebert.verbs import run as verb
 
-    settings = verb.Settings(precision, pooling, head, threads, tokenizer, attention)
+    settings = verb.Settings(precision, pooling, head, threads, tokenizer, attention, read_memory(memory))
     if fingerprint:
         show(verb.tell_space(model, settings), as_json)
         return

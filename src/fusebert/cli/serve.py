@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
-from fusebert.cli.app import HeadOption, Tokenizer, app
+from fusebert.cli.app import HeadOption, Tokenizer, app, read_bytes
 from fusebert.cli.show import load_line, show_status
 from fusebert.errors import FusebertError
-
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @app.command(epilog="Example: fusebert serve ./my-bert-int8 --port 8080")
@@ -125,14 +123,6 @@ def read_names(models: list[str]) -> dict[str, Path]:
             raise FusebertError(f"two models are called {name!r}; give them names: NAME=PATH")
         named[name] = Path(path)
     return named
-
-
-def read_bytes(text: str, option: str) -> int:
-    """A number of bytes such as 1GiB, 512MiB or 100000."""
-    found = re.fullmatch(r"(\d{1,15}) ?([kmg]?)(?:i?b)?", text.strip().lower())
-    if not found or not int(found[1]):
-        raise FusebertError(f"{option}: a number of bytes such as 512MiB is expected, not {text!r:.40}")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def read_key(path: Path | None) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fusebert.engine.memory import check_memory
 from fusebert.engine.model import Model
 from fusebert.engine.quantize import smooth
 from fusebert.engine.tokenizer import Tokenizer
@@ -29,6 +30,7 @@ def load(
     head: str | None = None,
     ranges: Any = None,
     attention: str | None = None,
+    memory: int | None = None,
 ) -> Model:
     """Loads a Hugging Face checkpoint folder, a fusebert artifact, an ONNX file, a SavedModel or a frozen graph.
 
@@ -40,7 +42,9 @@ def load(
     ranges: `[layers, 4, 2]` input ranges, as `Model.observe` returns them, or the path of a file with them, as
     `calibrate` writes it, to make int8 static.
     attention: fp32, bf16 or int8, what attention is computed in, unless as the precision has it: int8 and int8-bf16 use
-    int8 where that is known to pay."""
+    int8 where that is known to pay.
+    memory: the most bytes that a call takes beside the weights, what it is given and what it gives: batches are cut to
+    fit, and a text that cannot fit is refused (docs/memory.md)."""
     source = open(path)
     try:
         if isinstance(source, Artifact):
@@ -51,7 +55,8 @@ def load(
             model = pack(source, network, chosen, threads, ranges, padding, attention=attention)
     except FusebertError as error:
         raise type(error)(str(error) if str(source.path) in str(error) else f"{source.path}: {error}") from None
-    model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges, attention)
+    model.memory = check_memory(memory)
+    model.origin = partial(load, source.path.absolute(), precision, threads, padding, head, ranges, attention, memory)
     return model
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from fusebert.engine import answers
 from fusebert.engine.keywords import understand_encode, understand_predict
+from fusebert.engine.memory import Room, longest_of
 from fusebert.engine.native import Engine, Observer, steps
 from fusebert.engine.pooling import pool
 from fusebert.engine.quantize import convert
@@ -44,6 +45,7 @@ class Model:
         padding: str = "auto",
     ) -> None:
         self.network, self.plan, self.padding = network, plan, _choice("padding", padding, PADDING)
+        self.memory: int | None = None  # bytes that a call may take beside the weights
         self.left_out: tuple[str, ...] = ()  # of the graph the model comes from
         self.bytes_read = network.bytes  # of the weights, as the file has them
         self.tokenizer = tokenizer  # what texts are tokenised with, if the model's folder has it
@@ -112,6 +114,8 @@ class Model:
         but for a first token, behind a head that reads no others; a model without a head, whose rows go who knows
         where, and one for question answering compute them."""
         ids = check_ids("input_ids", input_ids)
+        if len(ids) > (fitting := self._fitting(*ids.shape)):
+            return self._run_in_parts(fitting, ids, attention_mask, token_type_ids, output_hidden_states, padding)
         mode = self._hidden_rows(padding)
         batch = self._batch(ids, attention_mask, mode)
         rows, states = self._encode_rows(ids, token_type_ids, batch, output_hidden_states)
@@ -120,6 +124,39 @@ class Model:
         if output_hidden_states:
             outputs["hidden_states"] = tuple(batch.spread(state, drop) for state in states)
         return outputs
+
+    def _run_in_parts(self, fitting: int, ids: Array, mask: Any, types: Any, states: bool, padding: str | None) -> Any:
+        """What `run` gives, a part of the sequences at a time."""
+        mask = None if mask is None else as_array("attention_mask", mask)
+        types = None if types is None else check_ids("token_type_ids", types, ids.shape)
+        outputs = []
+        for first in range(0, len(ids), fitting):
+            own = slice(first, first + fitting)
+            part = mask if mask is None or mask.ndim == 0 or len(mask) != len(ids) else mask[own]
+            outputs.append(self.run(ids[own], part, None if types is None else types[own], states, padding))
+        joined: dict[str, Any] = {}
+        for name, first_part in outputs[0].items():
+            if isinstance(first_part, tuple):
+                joined[name] = tuple(map(np.concatenate, zip(*(part[name] for part in outputs), strict=True)))
+            else:
+                joined[name] = np.concatenate([part[name] for part in outputs])
+        return joined
+
+    def _fitting(self, sequences: int, longest: int) -> int:
+        """How many sequences of that length may run together."""
+        if self.memory is None or not sequences or not longest:
+            return sequences
+        return self._room.tokens(self.memory, longest) // longest
+
+    @property
+    def _room(self) -> Room:
+        return Room.of(self.network, self.threads)
+
+    def _groups(self, tokens: list[Tokens], batch_tokens: int, batch_size: int | None = None) -> list[list[int]]:
+        """Texts that run together, so that they stay within the model's bound of memory."""
+        if self.memory is not None and isinstance(batch_tokens, int):
+            batch_tokens = min(batch_tokens, self._room.tokens(self.memory, longest_of(tokens)))
+        return group_tokens(tokens, batch_tokens, batch_size)
 
     def rows(self, input_ids: Any, offsets: Any, token_type_ids: Any = None) -> Array:
         """The encoder's output for ragged sequences, `[tokens, hidden]`: nothing is padded and nothing computed twice.
@@ -138,8 +175,24 @@ class Model:
         types = None if token_type_ids is None else _flat("token_type_ids", token_type_ids)
         if types is not None and len(types) != len(ids):
             raise FusebertError(f"token_type_ids: {len(types)} numbers for {len(ids)} input_ids")
-        batch = Batch.ragged([int(n) for n in np.diff(ends)])
-        return self.engine.encoder.run(self._embed(ids, ends, types), batch)[0]
+        lengths = [int(n) for n in np.diff(ends)]
+        most = len(ids) if self.memory is None else self._room.tokens(self.memory, max(longest, 1))
+        if len(ids) > most:
+            return self._rows_in_parts(most, ids, ends, types)
+        return self.engine.encoder.run(self._embed(ids, ends, types), Batch.ragged(lengths))[0]
+
+    def _rows_in_parts(self, most: int, ids: Array, ends: Array, types: Array | None) -> Array:
+        """What `rows` gives, at most so many tokens at a time."""
+        found = np.empty((len(ids), self.network.encoder.hidden_size), np.float32)
+        first = 0
+        while first < len(ends) - 1:
+            last = max(first + 1, int(np.searchsorted(ends, ends[first] + most, "right")) - 1)
+            own = slice(int(ends[first]), int(ends[last]))
+            found[own] = self.rows(
+                ids[own], ends[first : last + 1] - ends[first], None if types is None else types[own]
+            )
+            first = last
+        return found
 
     def head(self, rows: Array, offsets: Any) -> Array:
         """What the head makes of ragged rows, as `rows` returns them: `[sequences, outputs]` where it answers for whole
@@ -180,7 +233,7 @@ class Model:
         def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
             embeddings.update(zip(numbers, embed(rows, batch.offsets), strict=True))
 
-        self._each_batch(group_tokens(tokens, batch_tokens, batch_size), tokens, keep, "encoding", meant.progress)
+        self._each_batch(self._groups(tokens, batch_tokens, batch_size), tokens, keep, "encoding", meant.progress)
         width = embed.width(self.network.encoder.hidden_size)
         vectors = np.array([embeddings[i] for i in range(len(tokens))], np.float32).reshape(-1, width)
         answer: Array = meant.convert(vectors[0] if single else vectors)
@@ -197,7 +250,7 @@ class Model:
             for place, number in enumerate(numbers):
                 found[number] = rows[batch.offsets[place] : batch.offsets[place + 1]].copy()
 
-        self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "encoding", progress)
+        self._each_batch(self._groups(tokens, batch_tokens), tokens, keep, "encoding", progress)
         return found
 
     def encode_sparse(self, texts: Iterable[Text | Tokens], batch_tokens: int = 8192) -> list[Sparse]:
@@ -255,7 +308,7 @@ class Model:
         def keep(numbers: list[int], rows: Array, batch: Batch) -> None:
             logits[numbers] = self._pooled(rows, batch)
 
-        self._each_batch(group_tokens(tokens, batch_tokens), tokens, keep, "scoring", False)
+        self._each_batch(self._groups(tokens, batch_tokens), tokens, keep, "scoring", False)
         as_is = self.network.scores == "identity" and logits.shape[1] == 1
         return relevance(logits, as_is if raw is None else raw)
 
@@ -285,7 +338,7 @@ class Model:
                 own = logits[place] if kind == "sequence" else logits[batch.offsets[place] : batch.offsets[place + 1]]
                 results[number] = self._answer(listed[number], tokens[number], own)
 
-        self._each_batch(group_tokens(tokens, batch_tokens, batch_size), tokens, judge, "predicting", meant.progress)
+        self._each_batch(self._groups(tokens, batch_tokens, batch_size), tokens, judge, "predicting", meant.progress)
         return results[0] if single else results
 
     def observe(self, texts: Iterable[Text], batch_tokens: int = 8192, progress: bool = False) -> Array:
@@ -314,7 +367,7 @@ class Model:
             observer(layer, 2 * block + product, rows)
 
         with progress_bar("watching", len(tokens), progress) as advance:
-            for numbers in group_tokens(tokens, batch_tokens):
+            for numbers in self._groups(tokens, batch_tokens):
                 rows, batch = self._embed_tokens([tokens[i] for i in numbers])
                 self.engine.encoder.run(rows, batch, observer=watch)
                 advance(len(numbers))

@@ -35,10 +35,11 @@ class Settings:
     threads: int | None = None
     tokenizer: str | Path | None = None
     attention: str | None = None
+    memory: int | None = None
 
     def load(self, path: str | Path) -> Model:
         """The model."""
-        model = load(path, self.precision, self.threads, head=self.head, attention=self.attention)
+        model = load(path, self.precision, self.threads, head=self.head, attention=self.attention, memory=self.memory)
         if self.tokenizer is not None:
             model.take_tokenizer(self.tokenizer)
         return model
