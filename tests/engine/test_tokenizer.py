@@ -109,6 +109,15 @@ def test_a_batch_gives_what_its_texts_give_alone(tmp_path: Path) -> None:
     assert tokenizer([]) == []
 
 
+@pytest.mark.parametrize("length", [64, 5])
+def test_bare_tokens_are_the_same_without_their_places(tmp_path: Path, length: int) -> None:
+    tokenizer = read(write(tmp_path), length)
+    texts = [*TEXTS, *PAIRS]
+    for whole, bare in zip(tokenizer(texts), tokenizer.bare(texts), strict=True):
+        assert (bare.ids, bare.kinds, bare.cut) == (whole.ids, whole.kinds, whole.cut)
+        assert (bare.spans, bare.sources) == ([], [])
+
+
 def test_other_special_tokens_are_taken_from_the_settings(tmp_path: Path) -> None:
     words = ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "the", "cat"]
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), words, strict=False))

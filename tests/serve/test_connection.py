@@ -178,3 +178,20 @@ def test_hundreds_of_idle_connections_do_not_keep_others_out(quick):
     finally:
         for raw in idle:
             raw.close()
+
+
+def test_an_answer_is_one_packet_and_what_has_no_body_is_sent_too(quick):
+    with socket.create_connection(("127.0.0.1", quick.port), 20) as raw:
+        for _ in range(3):  # one behind the other, over the same connection
+            raw.sendall(head(len(TEXT)) + TEXT)
+            said, body = raw.recv(1 << 16).split(b"\r\n\r\n")
+            assert said.startswith(b"HTTP/1.1 200")
+            assert len(json.loads(body)) == 1
+        raw.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        raw.sendall(b"HEAD /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 ")
+        raw.sendall(head(len(TEXT), b"expect: 100-continue"))
+        assert raw.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        raw.sendall(TEXT)
+        assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
