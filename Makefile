@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test fuzz test-arm test-large test-ray test-integrations check style types imports scripts browser docs zoo bench bench-embed \
+.PHONY: demo test fuzz soak test-arm test-large test-ray test-integrations check style types imports scripts browser docs zoo bench bench-embed \
         bench-serve quality wheels native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
@@ -87,6 +87,10 @@ test:
 SECONDS ?= 60
 fuzz: $(VENV)/.developed build/legacy/.installed
 	PYTHONPATH=. $(BIN)/python -m fuzz --seconds $(SECONDS)
+
+# What is killed at random moments, two hundred times each.
+soak: $(VENV)/.developed
+	FUSEBERT_KILLS=200 $(BIN)/python -m pytest tests/test_kills.py
 
 # What is done on Ray: it starts one here, on two cores.
 test-ray: build/ray/.installed build/clients/.installed

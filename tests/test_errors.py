@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 import fusebert
 from fusebert.errors import DifferentError, FusebertError, InternalError, UnsupportedError, border
 from fusebert.measure.inputs import UnknownInputError
+from fusebert.ops.graph import Graph
 
 
 @pytest.mark.parametrize(
@@ -60,7 +63,19 @@ def test_arguments_that_a_verb_does_not_take_are_a_type_error():
         border(lambda: None)(nothing=1)  # type: ignore[call-arg]
 
 
-def test_public_verbs_are_borders(monkeypatch, tmp_path):
-    for verb in (fusebert.open, fusebert.read, fusebert.find, fusebert.load, fusebert.optimize):
-        with pytest.raises((InternalError, TypeError)):
-            verb(*([object()] * (2 if verb is fusebert.optimize else 1)))
+def test_public_verbs_are_borders(monkeypatch):
+    def broken(*_, **__):
+        raise LookupError("deep inside")
+
+    monkeypatch.setattr("fusebert.source.hub.find", broken)
+    monkeypatch.setattr(sys.modules["fusebert.match.find"], "translate_with_rows", broken)
+    with pytest.raises(InternalError, match="LookupError: deep inside"):
+        fusebert.find(Graph((), (), (), {}))
+    for verb in (fusebert.open, fusebert.read, fusebert.load, lambda path: fusebert.optimize(path, "out")):
+        with pytest.raises(InternalError, match="LookupError: deep inside"):
+            verb("model.onnx")
+
+
+def test_what_is_no_path_is_told_so():
+    with pytest.raises(FusebertError, match="path of a model is expected, not a int"):
+        fusebert.load(5)  # type: ignore[arg-type]

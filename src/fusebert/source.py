@@ -200,6 +200,8 @@ def open(path: str | Path | Source) -> Source:
     """The model at a path; a Source is returned as it is."""
     if isinstance(path, Source):
         return path
+    if not isinstance(path, str | Path):
+        raise FusebertError(f"the path of a model is expected, not a {type(path).__name__}")
     path = hub.find(str(path)) or Path(path)
     if artifact.is_artifact(path):
         return Artifact(path)
