@@ -11,7 +11,7 @@ TITLES = {"fusebert": "**fusebert serve**", "fastapi": "FastAPI, a call a reques
 SIZES = {"minilm": "MiniLM-L6", "base": "BERT-base"}
 COLUMNS = ("server", "idle_p50_ms", "idle_p99_ms", "closed_loop/s", "closed_p50_ms", "closed_p99_ms", "CPU_ms",
            "highest_rate/s", "in_bound/s_at_twice", "refused_at_twice", "refusal_p99_ms", "backlog_s",
-           "MB")  # fmt: skip
+           "MB", "ready_s", "cosine")  # fmt: skip
 _MARKS = re.compile(r"(<!-- serving -->\n).*?(<!-- /serving -->\n)", re.DOTALL)
 
 
@@ -34,6 +34,7 @@ def ratios(data: dict[str, Any]) -> dict[str, float]:
         "closed loop to offline, MiniLM int8": closed / offline["minilm"],
         "closed loop to offline, BERT-base int8": max(one["closed"]["rate"] for one in data["base"]) / offline["base"],
         "in bound at twice the load, to the highest rate": ours["overload"]["good_per_second"] / max(highest, 1e-9),
+        "ready with BERT-base, s": min(one["ready_seconds"] for one in data["base"]),
         "idle over encode, ms": min(one["idle_ms_p50"] for one in ours["rounds"]) - single,
         "interactive p99 beside bulk, ms": ours["two_lanes"]["p99"],
         "bulk beside interactive, to bulk alone": ours["two_lanes"]["bulk_texts_per_second"]
@@ -61,7 +62,8 @@ def _row(name: str, own: dict[str, Any]) -> tuple[Any, ...]:
         ]  # fmt: skip
     else:
         cells += [""] * 4
-    return (*cells, round(top["memory_mb"]))
+    ready = min(one["ready_seconds"] for one in own["rounds"])
+    return (*cells, round(top["memory_mb"]), round(ready, 2), round(top["cosine"], 4))
 
 
 def tables(data: dict[str, Any]) -> list[Table]:
