@@ -7,11 +7,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkpoints import make_checkpoint
+from memory import growth
 
 import fusebert
 from fusebert import FusebertError
@@ -100,3 +102,24 @@ def test_the_command_line_takes_it(run, checkpoint: Path, tmp_path: Path) -> Non
     words = ("embed", checkpoint, tmp_path / "texts.txt", "--task", "tokens", "--memory")
     run(*words, "64MiB", "-o", tmp_path / "out.npy")
     assert "a number of bytes such as" in run(*words, "much", "-o", tmp_path / "other.npy", code=2)
+
+
+def test_mixed_lengths_leave_memory_flat(checkpoint: Path) -> None:
+    model, random = fusebert.load(checkpoint, threads=2), np.random.default_rng(3)
+
+    def call() -> None:
+        lengths = random.integers(1, 64, random.integers(1, 40))
+        model.rows(random.integers(0, 40, lengths.sum()), np.concatenate([[0], np.cumsum(lengths)]))
+
+    for _ in range(200):
+        call()  # until buffers have their size
+    assert growth(call, times=200) < 1 << 20
+
+
+def test_threads_that_have_nothing_to_do_take_no_time(checkpoint: Path) -> None:
+    model = fusebert.load(checkpoint, threads=4)
+    model.run([[1, 2, 3]])
+    time.sleep(0.2)  # until they sleep
+    before = time.process_time()
+    time.sleep(1.0)
+    assert time.process_time() - before < 0.1
