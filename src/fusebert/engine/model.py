@@ -125,7 +125,9 @@ class Model:
             outputs["hidden_states"] = tuple(batch.spread(state, drop) for state in states)
         return outputs
 
-    def _run_in_parts(self, fitting: int, ids: Array, mask: Any, types: Any, states: bool, padding: str | None) -> Any:
+    def _run_in_parts(
+        self, fitting: int, ids: Array, mask: Any, types: Any, states: bool, padding: str | None
+    ) -> dict[str, Any]:
         """What `run` gives, a part of the sequences at a time."""
         mask = None if mask is None else as_array("attention_mask", mask)
         types = None if types is None else check_ids("token_type_ids", types, ids.shape)
