@@ -14,7 +14,7 @@ from fusebert.formats.tensorflow.bundle import Bundle
 
 
 def slices(*bounds, shape=(4, 2)):
-    entry = tf_bundle._messages()["Entry"](dtype=1, size=0)
+    entry = tf_bundle.kinds()["Entry"](dtype=1, size=0)
     for size in shape:
         entry.shape.dim.add(size=size)
     for bound in bounds:
@@ -25,7 +25,7 @@ def slices(*bounds, shape=(4, 2)):
 
 
 def part(rows, columns=2, offset=0):
-    entry = tf_bundle._messages()["Entry"](dtype=1, size=4 * rows * columns, offset=offset)
+    entry = tf_bundle.kinds()["Entry"](dtype=1, size=4 * rows * columns, offset=offset)
     for size in (rows, columns):
         entry.shape.dim.add(size=size)
     return entry
@@ -33,7 +33,7 @@ def part(rows, columns=2, offset=0):
 
 def write_bundle(folder, entries, data):
     """A bundle of one block; keys that are tuples are slices."""
-    header = tf_bundle._messages()["Header"](num_shards=1).SerializeToString()
+    header = tf_bundle.kinds()["Header"](num_shards=1).SerializeToString()
     keyed = {k.encode() if isinstance(k, str) else tf_bundle._slice_key(*k): e for k, e in entries.items()}
     stored = {b"": header} | {key: keyed[key].SerializeToString() for key in sorted(keyed)}
     (folder / "v.index").write_bytes(table(block(stored.items())))
@@ -51,7 +51,7 @@ def table(*blocks, handles=None):
     handles = handles or [(start, len(b) - 5) for start, b in zip(starts, blocks, strict=False)]
     index = block([(bytes([i]), _encoded(a) + _encoded(n)) for i, (a, n) in enumerate(handles)])
     footer = b"\0\0" + _encoded(starts[-1]) + _encoded(len(index) - 5)
-    return b"".join(blocks) + index + footer.ljust(40, b"\0") + tf_bundle._MAGIC.to_bytes(8, "little")
+    return b"".join(blocks) + index + footer.ljust(40, b"\0") + tf_bundle.MAGIC.to_bytes(8, "little")
 
 
 TOP, BOTTOM = ((0, 3), (0, -1)), ((3, 1), (0, -1))
@@ -116,7 +116,7 @@ def test_an_index_whose_keys_are_much_longer_than_itself_is_refused(tmp_path):
 
 def test_weights_are_mapped_and_not_read(tmp_path):
     size = 1 << 33
-    entry = tf_bundle._messages()["Entry"](dtype=1, size=size, offset=3)  # after a string, anything begins anywhere
+    entry = tf_bundle.kinds()["Entry"](dtype=1, size=size, offset=3)  # after a string, anything begins anywhere
     entry.shape.dim.add(size=size // 4)
     write_bundle(tmp_path, {"huge": entry}, b"abcx")
     os.truncate(tmp_path / "v.data-00000-of-00001", size + 3)  # a file with a hole costs nothing

@@ -18,7 +18,7 @@ _SCHEMA = """
 SavedModel: 1 saved_model_schema_version int64, 2 meta_graphs MetaGraph*
 MetaGraph: 1 meta_info_def MetaInfo, 2 graph_def GraphDef, 3 saver_def Saver, 4 collection_def Collection*, 5 signature_def SignatureEntry*, 7 object_graph_def ObjectGraph
 MetaInfo: 4 tags string*, 5 tensorflow_version string
-Saver: 1 filename_tensor_name string, 2 save_tensor_name string, 3 restore_op_name string, 4 max_to_keep int32, 7 version int32
+Saver: 1 filename_tensor_name string, 2 save_tensor_name string, 3 restore_op_name string, 4 max_to_keep int32, 7 version SaverVersion
 Collection: 1 key string, 2 value CollectionItems
 CollectionItems: 1 node_list NodeList, 2 bytes_list BytesList
 NodeList: 1 value string*
@@ -56,6 +56,7 @@ NameAttr: 1 name string, 2 attr AttrEntry*
 Tensor: 1 dtype DataType, 2 tensor_shape Shape, 4 tensor_content bytes, 5 float_val float+, 6 double_val double+, 7 int_val int32+, 8 string_val bytes*, 10 int64_val int64+, 11 bool_val bool+, 13 half_val int32+, 16 uint32_val uint32+, 17 uint64_val uint64+, 536870911 mapped int64
 Shape: 2 dim Dimension*, 3 unknown_rank bool
 Dimension: 1 size int64, 2 name string
+SaverVersion = LEGACY:0 V1:1 V2:2
 FullTypeId = TFT_UNSET:0 TFT_VAR:1 TFT_ANY:2 TFT_PRODUCT:3 TFT_NAMED:4 TFT_FOR_EACH:20 TFT_CALLABLE:100 TFT_BOOL:200 TFT_UINT8:201 TFT_UINT16:202 TFT_UINT32:203 TFT_UINT64:204 TFT_INT8:205 TFT_INT16:206 TFT_INT32:207 TFT_INT64:208 TFT_HALF:209 TFT_FLOAT:210 TFT_DOUBLE:211 TFT_COMPLEX64:212 TFT_COMPLEX128:213 TFT_STRING:214 TFT_BFLOAT16:215 TFT_TENSOR:1000 TFT_ARRAY:1001 TFT_OPTIONAL:1002 TFT_LITERAL:1003 TFT_ENCODED:1004 TFT_SHAPE_TENSOR:1005 TFT_DATASET:10102 TFT_RAGGED:10103 TFT_ITERATOR:10104 TFT_MUTEX_LOCK:10202
 DataType = DT_INVALID:0 DT_FLOAT:1 DT_DOUBLE:2 DT_INT32:3 DT_UINT8:4 DT_INT16:5 DT_INT8:6 DT_STRING:7 DT_COMPLEX64:8 DT_INT64:9 DT_BOOL:10 DT_QINT8:11 DT_QUINT8:12 DT_QINT32:13 DT_BFLOAT16:14 DT_UINT16:17 DT_HALF:19 DT_RESOURCE:20 DT_VARIANT:21 DT_UINT32:22 DT_UINT64:23 DT_FLOAT_REF:101
 """  # noqa: E501
