@@ -123,7 +123,9 @@ style: $(VENV)/.developed
 
 # Without mypy's cache: what it holds may differ from what a fresh clone would show.
 types: $(VENV)/.developed
+	mkdir -p build
 	$(BIN)/mypy --cache-dir=/dev/null
+	$(BIN)/stubtest fusebert._native --mypy-config-file pyproject.toml --allowlist scripts/stubtest.txt >build/stubtest.log || (cat build/stubtest.log; false)
 
 imports: $(VENV)/.developed
 	mkdir -p build

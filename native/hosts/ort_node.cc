@@ -134,7 +134,7 @@ fb_norm Weights::norm(std::string_view part) {
   const size_t place = next_;
   next_ += 2;
   const float *gain = vector(place, hidden_, part, "gain"), *bias = vector(place + 1, hidden_, part, "bias");
-  return {sizeof(fb_norm), FB_LAYER_NORM, gain, bias, 0};
+  return {sizeof(fb_norm), FB_LAYER_NORM, gain, bias, 0, 0};
 }
 
 // Null where the tensor has no elements: missing.

@@ -69,7 +69,7 @@ class Tensors {
   }
   fb_norm norm(std::string_view name) {
     const float* const gain = take(name, "gain", width_);
-    return {sizeof(fb_norm), FB_LAYER_NORM, gain, take(name, "bias", width_), 0};
+    return {sizeof(fb_norm), FB_LAYER_NORM, gain, take(name, "bias", width_), 0, 0};
   }
 
  private:
@@ -135,7 +135,7 @@ class CompactTensors {
   }
   fb_norm norm(std::string_view name) {
     const float* const gain = vector(next_++, hidden_, name, "gain");
-    return {sizeof(fb_norm), FB_LAYER_NORM, gain, vector(next_++, hidden_, name, "bias"), 0};
+    return {sizeof(fb_norm), FB_LAYER_NORM, gain, vector(next_++, hidden_, name, "bias"), 0, 0};
   }
   void next_layer() { next_ = first_ += kCompactTensors, linears_ = 0; }
 

@@ -82,7 +82,7 @@ def test_doctor_tells_cores_isa_and_frameworks(run):
     assert facts["cores_usable"] >= 1
     assert facts["isa"] in facts["isas"]
     states = {row["framework"]: row["state"] for row in facts["frameworks"]}
-    assert states["torch"] == "usable"
+    assert states["torch"] == "runs the fused operator"
 
 
 def test_the_console_script_and_its_help():

@@ -256,7 +256,7 @@ def calibrate(
 
 @app.command(epilog="Example: fusebert doctor --json")
 def doctor(as_json: Json = False) -> None:
-    """Tell what this machine can do: cores, instruction sets, frameworks."""
+    """Tell what this machine can do: cores, caches, instruction sets, and run the fused operator in every framework."""
     from fusebert.verbs.doctor import doctor as work
 
     show(work(), as_json)

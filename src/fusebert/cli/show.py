@@ -30,7 +30,7 @@ def write_page(report: Report, path: Path | None) -> None:
     """Writes a report as a page, if a path is given; one that is there already is replaced."""
     if path is None:
         return
-    from fusebert.verbs.doctor import machine
+    from fusebert.verbs.machine import machine
 
     words = shlex.join(["fusebert", *sys.argv[1:]])
     with write.file(path, _is_page) as file:

@@ -103,7 +103,8 @@ def external_file(path: Path, tensor: Any) -> tuple[Path, int, int | None]:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     file = path.parent / location
-    if not location or Path(location).is_absolute() or file.resolve() != path.parent.resolve() / location:
+    named = location and "\0" not in location and not Path(location).is_absolute()
+    if not named or file.resolve() != path.parent.resolve() / location:
         raise FusebertError(
             f"{where} has external data {location!r}; only files in the model's own folder are read, not links"
         )
@@ -232,6 +233,8 @@ class _Reader:
         ):
             raise self._wrong(f"{where} has an impossible shape {shape[:8]}")
         if tensor.data_type == STRING:
+            if len(tensor.string_data) != count:
+                raise self._wrong(f"{where} has {len(tensor.string_data)} strings, but its shape needs {count}")
             return Weight(shape, "string", lambda: np.array(list(tensor.string_data), object).reshape(shape))
         dtype = DTYPES.get(tensor.data_type)
         if dtype is None:
