@@ -352,6 +352,17 @@ double distance(const float* got, const Doubles& want) {
   return worst / scale;
 }
 
+// Root mean squares: of what is off, as a share of what is wanted. A sum of int8 that is one level off may be the
+// largest number of a small network, so the worst number alone tells little.
+double spread(const float* got, const Doubles& want) {
+  double off = 0, scale = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    off += std::isfinite(got[i]) ? (got[i] - want[i]) * (got[i] - want[i]) : INFINITY;
+    scale += want[i] * want[i];
+  }
+  return std::sqrt(off / scale);
+}
+
 fb_run batch(const std::vector<int64_t>& offsets, const Floats& input, Floats& output, fb_pool* pool) {
   fb_run run{};
   run.size = sizeof run;
@@ -386,12 +397,12 @@ const Shape kShapes[] = {{64, 4, 16, 16, 128, 2, FB_GELU_ERF},
 
 void test_agrees_with_the_formulas(fb_pool* pool) {
   for (const Shape& shape : kShapes)
-    for (const auto& [precision, attention, bytes, tolerance] : {std::tuple{FB_F32, FB_F32, FB_NEVER, 2e-6},
-                                                                 {FB_BF16, FB_BF16, FB_NEVER, 0.03},
-                                                                 {FB_S8, FB_F32, FB_NEVER, 0.08},
-                                                                 {FB_S8, FB_BF16, FB_NEVER, 0.08},
-                                                                 {FB_F32, FB_F32, FB_ALWAYS, 0.03},
-                                                                 {FB_S8, FB_BF16, FB_ALWAYS, 0.1}}) {
+    for (const auto& [precision, attention, bytes, usual, worst] : {std::tuple{FB_F32, FB_F32, FB_NEVER, 1e-6, 2e-6},
+                                                                    {FB_BF16, FB_BF16, FB_NEVER, 0.01, 0.03},
+                                                                    {FB_S8, FB_F32, FB_NEVER, 0.04, 0.1},
+                                                                    {FB_S8, FB_BF16, FB_NEVER, 0.04, 0.1},
+                                                                    {FB_F32, FB_F32, FB_ALWAYS, 0.013, 0.03},
+                                                                    {FB_S8, FB_BF16, FB_ALWAYS, 0.04, 0.1}}) {
       where += " hidden " + std::to_string(shape.hidden) + " norms " + shape.norms + " position " +
                std::to_string(shape.position) + " precision " + std::to_string(precision) + " bytes " +
                std::to_string(bytes);
@@ -404,11 +415,16 @@ void test_agrees_with_the_formulas(fb_pool* pool) {
       Floats output;
       fb_run run = batch(offsets, input, output, pool);
       CHECK(fb_encoder_run(encoder, &run, nullptr) == FB_OK);
+      Doubles want;
       for (size_t i = 0; i + 1 < offsets.size(); ++i) {
-        const int64_t rows = offsets[i + 1] - offsets[i];
         const Floats own(input.begin() + offsets[i] * shape.hidden, input.begin() + offsets[i + 1] * shape.hidden);
-        if (rows && shape.hidden > 1)
-          CHECK(distance(output.data() + offsets[i] * shape.hidden, truth(model, own, rows, {}, {})) < tolerance);
+        if (own.empty()) continue;
+        const Doubles rows = truth(model, own, offsets[i + 1] - offsets[i], {}, {});
+        want.insert(want.end(), rows.begin(), rows.end());
+      }
+      if (shape.hidden > 1) {
+        CHECK(distance(output.data(), want) < worst);
+        CHECK(spread(output.data(), want) < usual);
       }
       fb_encoder_destroy(encoder);
       where.resize(where.find(" hidden"));
