@@ -1,4 +1,5 @@
-"""LangChain, LlamaIndex, Haystack and Chroma: their own stores find by our vectors, their own interfaces rerank."""
+"""LangChain, LlamaIndex, Haystack, Chroma, FastEmbed, DSPy and txtai: their own stores find by our vectors, and where
+they have an interface for it, cross-encoders rerank."""
 
 import asyncio
 
@@ -7,6 +8,7 @@ import pytest
 import stock
 
 import fusebert
+from fusebert.errors import FusebertError
 
 TEXTS = ["the cat sat", "a red dog ran", "what is blue", "who ran"]
 QUERY = "the cat"
@@ -105,3 +107,38 @@ def test_chroma(encoder, nearest, tmp_path):
     made.add(ids=[str(i) for i in range(4)], documents=TEXTS)
     for collection in (made, client.get_collection("texts")):  # which knows its function by what was stored
         assert collection.query(query_texts=[QUERY], n_results=4)["documents"][0] == nearest
+
+
+def test_fastembed(encoder):
+    fastembed = pytest.importorskip("fastembed", reason="run make test-integrations")
+    from fusebert.integrations.fastembed import add
+
+    model = fusebert.load(encoder)
+    add("ours/reader", model)
+    found = fastembed.TextEmbedding("ours/reader", threads=1)
+    wanted = model.encode(TEXTS)
+    assert fastembed.TextEmbedding.get_embedding_size("ours/reader") == found.embedding_size == wanted.shape[1]
+    assert (np.array(list(found.embed(iter(TEXTS), batch_size=3))) == wanted).all()
+    assert (next(iter(found.query_embed(QUERY))) == model.encode(QUERY)).all()
+    assert (np.array(list(found.passage_embed(TEXTS))) == wanted).all()
+    assert found.token_count(TEXTS) == sum(len(tokens.ids) for tokens in model.tokenizer(TEXTS))
+    for name in ("OURS/reader", "BAAI/bge-small-en-v1.5"):
+        with pytest.raises(FusebertError, match="choose another name"):
+            add(name, model)
+
+
+def test_dspy(encoder, nearest):
+    dspy = pytest.importorskip("dspy", reason="run make test-integrations")
+    from dspy.retrievers import Embeddings
+
+    embedder = dspy.Embedder(fusebert.load(encoder).encode, caching=False)
+    assert embedder(TEXTS).shape == (4, len(embedder(QUERY)))
+    assert Embeddings(corpus=TEXTS, embedder=embedder, k=4)(QUERY).passages == nearest
+
+
+def test_txtai(encoder, nearest):
+    txtai = pytest.importorskip("txtai", reason="run make test-integrations")
+    model = fusebert.load(encoder)
+    index = txtai.Embeddings(method="external", transform=lambda texts: model.encode(texts), content=True)
+    index.index(TEXTS)
+    assert [found["text"] for found in index.search(QUERY, 4)] == nearest
