@@ -92,13 +92,14 @@ void Batch::compact(const std::vector<uint8_t>& visible, int64_t length, Hidden 
       // The first row of a sequence that is hidden altogether attends to all of its rows.
       if (wanted || (hidden == Hidden::first && all_hidden)) {
         index_.push_back(i * length + r);
+        positions_.push_back(static_cast<int32_t>(r));
         visible_.push_back(own[r]);
       }
       if (!wanted) cleared_.push_back(i * length + r);
     }
     offsets_.push_back(static_cast<int64_t>(index_.size()));
   }
-  if (index_.size() == visible.size()) index_.clear();
+  if (index_.size() == visible.size()) index_.clear(), positions_.clear();
   if (std::find(visible_.begin(), visible_.end(), uint8_t{0}) == visible_.end()) visible_.clear();
 }
 
@@ -141,6 +142,7 @@ void Batch::describe(fb_run& run) const {
   run.sequences = sequences_;
   run.offsets = offsets_.data();
   run.index = index_.empty() ? nullptr : index_.data();
+  run.positions = positions_.empty() ? nullptr : positions_.data();
   run.visible = visible_.empty() ? nullptr : visible_.data();
   run.bias = rows() ? bias_ : nullptr;
   std::copy_n(bias_stride_, 4, run.bias_stride);

@@ -3,9 +3,8 @@
 //
 //   const Batch batch(&mask, sequences, length, heads, Hidden::skip);  // Invalid where mask and batch do not fit
 //   fb_run run{};                                                      // size, input, output, pool: the caller's
-//   batch.describe(run);                                               // sequences, offsets, index, visible, bias
-//   fb_encoder_run(encoder, &run, &error);
-//   batch.clear(output, width);                                        // zeros at the hidden rows
+//   batch.describe(run);                                               // sequences, offsets, index, positions,
+//   visible, bias fb_encoder_run(encoder, &run, &error); batch.clear(output, width); // zeros at the hidden rows
 //
 // There is nothing to gather or scatter: run.input and run.output are the padded tensors themselves, and the core reads
 // and writes their rows through run.index. Batch keeps what run points to, and so does the mask: both outlive the call.
@@ -50,6 +49,7 @@ class Batch {
   std::span<const int64_t> index() const { return index_; }      // empty: every row, where it is
   std::span<const uint8_t> visible() const { return visible_; }  // empty: all that are computed
   std::span<const int64_t> cleared() const { return cleared_; }
+  std::span<const int32_t> positions() const { return positions_; }  // empty: row after row
 
  private:
   void compact(const std::vector<uint8_t>& visible, int64_t length, Hidden hidden);
@@ -57,6 +57,7 @@ class Batch {
 
   int64_t sequences_;
   std::vector<int64_t> offsets_, index_, cleared_;
+  std::vector<int32_t> positions_;
   std::vector<uint8_t> visible_;
   std::vector<float> own_bias_;  // of a mask of booleans
   const float* bias_ = nullptr;

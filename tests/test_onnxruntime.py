@@ -322,7 +322,7 @@ WRONG = {
     "precision": (PLAIN, {"precision": "fp16"}, "precision 'fp16' is unknown; use one of fp32, bf16"),
     "precision type": (PLAIN, {"precision": 8}, "attribute precision is a string"),
     "padding": (PLAIN, {"padding": "auto"}, "padding 'auto' is unknown; use one of skip, first, compute"),
-    "ranges": (PLAIN, {"precision": "int8", "ranges": [0.0, 1.0]}, "ranges hold 2 numbers; 2 layers need 16"),
+    "ranges": (PLAIN, {"precision": "int8", "ranges": [0.0, 1.0]}, "ranges hold 2 numbers; 4 blocks need 16"),
     "fp32 ranges": (PLAIN, {"ranges": [0.0, 1.0]}, "ranges belong to int8 and int8-bf16, not to fp32"),
     "upside down": (PLAIN, {"precision": "int8", "ranges": [1.0, 0.0] * 8}, "every low must be finite and not above"),
     "taps": (PLAIN, {"taps": [2]}, "taps are different layers from 0 to 1"),

@@ -92,14 +92,43 @@ int64_t Tensor::elements() const {
   return count;
 }
 
+size_t weight_count(const OrtApi& api, const OrtKernelInfo* info) {
+  size_t inputs = 0;
+  check(api, call(api, kKernelInputCount, info, &inputs));
+  return inputs - std::min(inputs, kFirstWeight);
+}
+
+namespace {
+
+Tensor constant_tensor(const OrtApi& api, const OrtKernelInfo* info, size_t number, const std::string& name) {
+  int constant = 0;
+  const OrtValue* value = nullptr;
+  check(api, call(api, kGetConstantInput, info, kFirstWeight + number, &constant, &value));
+  if (!constant || !value)
+    throw Invalid("%s is not constant; weights are initializers that are not inputs of the graph", name.c_str());
+  return Tensor(api, value);
+}
+
+}  // namespace
+
+HostTensor constant_weight(const OrtApi& api, const OrtKernelInfo* info, size_t number, const std::string& name) {
+  const std::string place = name.substr(0, 100) + " (input " + std::to_string(kFirstWeight + number) + ")";
+  const Tensor tensor = constant_tensor(api, info, number, place);
+  switch (tensor.type) {
+    case kFloat: return {tensor.data, FB_F32, tensor.shape};
+    case kFloat16: return {tensor.data, FB_F16, tensor.shape};
+    case kBfloat16: return {tensor.data, FB_BF16, tensor.shape};
+    case kInt8: return {tensor.data, FB_S8, tensor.shape};
+    default: throw Invalid("%s is not float32, float16, bfloat16 or int8", place.c_str());
+  }
+}
+
 Weights::Weights(const OrtApi& api, const OrtKernelInfo* info, int64_t per_layer)
     : api_(api), info_(info), per_layer_(static_cast<size_t>(per_layer)) {
   if (per_layer != kPlainWeights && per_layer != kAllWeights)
     throw Invalid("weights_per_layer is %lld or %lld, not %lld", static_cast<long long>(kPlainWeights),
                   static_cast<long long>(kAllWeights), static_cast<long long>(per_layer));
-  size_t inputs = 0;
-  check(api, call(api, kKernelInputCount, info, &inputs));
-  const size_t count = inputs - std::min(inputs, kFirstWeight);
+  const size_t count = weight_count(api, info);
   if (count == 0 || count % per_layer_) throw Invalid("%zu weights, but every layer has %zu", count, per_layer_);
   for (; layer_ < count / per_layer_; ++layer_, next_ = linears_ = 0) add_layer(blocks, *this);
 }
@@ -156,13 +185,7 @@ const float* Weights::vector(size_t place, int64_t size, std::string_view part, 
 }
 
 Tensor Weights::tensor(size_t place, std::string_view part, const char* field) const {
-  int constant = 0;
-  const OrtValue* value = nullptr;
-  check(api_, call(api_, kGetConstantInput, info_, kFirstWeight + layer_ * per_layer_ + place, &constant, &value));
-  if (!constant || !value)
-    throw Invalid("%s is not constant; weights are initializers that are not inputs of the graph",
-                  name(place, part, field).c_str());
-  return Tensor(api_, value);
+  return constant_tensor(api_, info_, layer_ * per_layer_ + place, name(place, part, field));
 }
 
 std::string Weights::name(size_t place, std::string_view part, const char* field) const {

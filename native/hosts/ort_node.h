@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "layout.h"
 #include "ort_api.h"
 #include "parts.h"
 
@@ -23,6 +24,7 @@ class Attribute {
   std::vector<float> numbers() const;          // a list, or one
   int64_t number(int64_t missing) const;
   std::string word(const char* missing) const;
+  bool given() const { return !(ints_.empty() && floats_.empty() && text_.empty()); }
 
  private:
   const char* name_;
@@ -40,6 +42,10 @@ struct Tensor {
   int type = kAny;  // ElementType
   std::vector<int64_t> shape;
 };
+
+// How many inputs a node has from the third on, and one of these, which must be constant. Throws Invalid.
+size_t weight_count(const OrtApi& api, const OrtKernelInfo* info);
+HostTensor constant_weight(const OrtApi& api, const OrtKernelInfo* info, size_t number, const std::string& name);
 
 // The constant inputs of a node, from the third on: per layer those of add_layer (parts.h) in its order, then perhaps
 // the scales of every linear, then the input scales of every linear. The blocks are views into the tensors and into

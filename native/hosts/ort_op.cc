@@ -1,10 +1,10 @@
 // ONNX Runtime's way in: the operator Encoder of the domain fusebert, through the C table of functions alone.
 //
-// Inputs: rows [B, S, H], or [B * S, H] with a mask [B, S]; the mask (forms: batch.h) or ""; then 16 constant weights
-// per layer (order: parts.h), or 28 with attribute weights_per_layer = 28: with the scales of int8 weights. A tensor
-// without elements is a missing one. Outputs: the encoded rows, then the rows after each layer that attribute `taps`
-// names. Attributes: heads, activation, epsilon, scale, precision, ranges (settings.h), padding (batch.h), threads,
-// taps, weights_per_layer.
+// Inputs: rows [B, S, H], or [B * S, H] with a mask [B, S]; the mask (forms: batch.h) or ""; then constant weights.
+// With attribute layout (layout.h) these are what it names; without, 16 per layer of BERT (order: parts.h), or 28 with
+// attribute weights_per_layer = 28: with the scales of int8 weights. A tensor without elements is a missing one.
+// Outputs: the encoded rows, then the rows after each layer that attribute `taps` names. Other attributes: precision,
+// ranges (settings.h), padding (batch.h), threads, taps; and without layout heads, activation, epsilon, scale.
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -14,6 +14,7 @@
 
 #include "batch.h"
 #include "error.h"
+#include "layout.h"
 #include "ort_node.h"
 #include "pool.h"
 #include "settings.h"
@@ -42,29 +43,15 @@ class Kernel {
   Kernel(const OrtApi& api, const OrtKernelInfo* info, std::optional<int64_t> threads)
       : api_(api), pool_(threads.value_or(Attribute(api, info, "threads").number(0))) {
     const auto attribute = [&](const char* name) { return Attribute(api, info, name); };
-    Weights weights(api, info, attribute("weights_per_layer").number(kPlainWeights));
-    Settings settings;
-    settings.heads = attribute("heads").whole_numbers();
-    settings.activation = attribute("activation").word("gelu_erf");
-    settings.epsilon = attribute("epsilon").numbers();
-    settings.scale = attribute("scale").numbers();
-    settings.precision = attribute("precision").word("fp32");
-    settings.ranges = attribute("ranges").numbers();
-    configure(settings, weights.blocks);
-    if (weights.int8 && weights.blocks[0].attention.query->precision != FB_S8)
-      throw Invalid("int8 weights need precision int8 or int8-bf16, not %s", settings.precision.c_str());
-
     const std::string padding = attribute("padding").word("skip");
     const auto known = hidden_named(padding);
     if (!known) throw Invalid("padding '%s' is unknown; use one of skip, first, compute", padding.c_str());
     padding_ = *known;
-    layers_ = weights.blocks.size() / kLayerBlocks;
-    hidden_ = weights.hidden();
-    heads_ = weights.blocks[0].attention.heads;
-    for (const BlockParts& block : weights.blocks)
-      if (block.attention.heads != heads_) heads_ = 1;
-    take_taps(attribute("taps").whole_numbers(), info);
-    encoder_ = make_encoder(weights.blocks, hidden_, pool_.get());
+    const std::string layout = attribute("layout").word("");
+    if (layout.empty())
+      take_layers(info);
+    else
+      take_layout(info, read_layout(layout));
   }
 
   void compute(OrtKernelContext* context) const {
@@ -95,13 +82,52 @@ class Kernel {
   const OrtApi& api() const { return api_; }
 
  private:
-  void take_taps(const std::vector<int64_t>& taps, const OrtKernelInfo* info) {
-    std::vector<bool> taken(layers_);
+  // BERT's layers, whose weights stand in their order.
+  void take_layers(const OrtKernelInfo* info) {
+    const auto attribute = [&](const char* name) { return Attribute(api_, info, name); };
+    Weights weights(api_, info, attribute("weights_per_layer").number(kPlainWeights));
+    Settings settings;
+    settings.heads = attribute("heads").whole_numbers();
+    settings.activation = attribute("activation").word("gelu_erf");
+    settings.epsilon = attribute("epsilon").numbers();
+    settings.scale = attribute("scale").numbers();
+    settings.precision = attribute("precision").word("fp32");
+    settings.ranges = attribute("ranges").numbers();
+    configure(settings, weights.int8, weights.blocks);
+    hidden_ = weights.hidden(), heads_ = weights.blocks[0].attention.heads;
+    for (size_t i = 0; i < weights.blocks.size(); ++i) {
+      if (weights.blocks[i].attention.heads != heads_) heads_ = 1;
+      if (i % kLayerBlocks == kLayerBlocks - 1) layer_ends_.push_back(static_cast<int32_t>(i));
+    }
+    take_taps(info);
+    encoder_ = make_encoder(weights.blocks, hidden_, pool_.get());
+  }
+
+  // Blocks of any form, whose weights have names.
+  void take_layout(const OrtKernelInfo* info, const Layout& layout) {
+    for (const char* name : {"heads", "activation", "epsilon", "scale", "weights_per_layer"})
+      if (Attribute(api_, info, name).given())
+        throw Invalid("attribute %s does not go with a layout, which says it", name);
+    const size_t count = weight_count(api_, info);
+    if (layout.inputs.size() != count)
+      throw Invalid("the layout names %zu inputs, but there are %zu weights", layout.inputs.size(), count);
+    LaidOut made(layout, [&](size_t i) { return constant_weight(api_, info, i, layout.inputs[i]); });
+    set_precision(Attribute(api_, info, "precision").word("fp32"), Attribute(api_, info, "ranges").numbers(), made.int8,
+                  made.blocks);
+    hidden_ = layout.hidden, heads_ = layout.heads(), layer_ends_ = layout.layer_ends();
+    take_taps(info);
+    encoder_ = make_encoder(made.blocks, hidden_, pool_.get(), layout.order, made.final ? &*made.final : nullptr);
+  }
+
+  void take_taps(const OrtKernelInfo* info) {
+    const std::vector<int64_t> taps = Attribute(api_, info, "taps").whole_numbers();
+    const size_t layers = layer_ends_.size();
+    std::vector<bool> taken(layers);
     for (const int64_t tap : taps) {
-      if (tap < 0 || tap >= static_cast<int64_t>(layers_) || taken[static_cast<size_t>(tap)])
-        throw Invalid("taps are different layers from 0 to %zu", layers_ - 1);
+      if (tap < 0 || tap >= static_cast<int64_t>(layers) || taken[static_cast<size_t>(tap)])
+        throw Invalid("taps are different layers from 0 to %zu", layers - 1);
       taken[static_cast<size_t>(tap)] = true;
-      taps_.push_back(static_cast<int32_t>((tap + 1) * static_cast<int64_t>(kLayerBlocks)) - 1);
+      taps_.push_back(layer_ends_[static_cast<size_t>(tap)]);
     }
     size_t outputs = 0;
     check(api_, call(api_, kKernelOutputCount, info, &outputs));
@@ -149,10 +175,9 @@ class Kernel {
   }
 
   const OrtApi& api_;
-  size_t layers_ = 0;
   int64_t hidden_ = 0, heads_ = 1;
   Hidden padding_ = Hidden::skip;
-  std::vector<int32_t> taps_;  // places where layers end
+  std::vector<int32_t> layer_ends_, taps_;  // places where layers end, and those that are wanted
   NodePool pool_;
   EncoderHandle encoder_;
 };

@@ -88,7 +88,9 @@ void add_layer(Blocks& blocks, Tensors& tensors) {
 }
 
 using EncoderHandle = std::shared_ptr<const fb_encoder>;
-// The blocks, each run once. Throws Invalid or bad_alloc.
-EncoderHandle make_encoder(const Blocks& blocks, int64_t hidden, fb_pool* pool);
+// The blocks, run in an order, or each once if that is empty; perhaps with a norm behind the last. Throws Invalid or
+// bad_alloc.
+EncoderHandle make_encoder(const Blocks& blocks, int64_t hidden, fb_pool* pool, const std::vector<int32_t>& order = {},
+                           const fb_norm* final = nullptr);
 
 }  // namespace fusebert

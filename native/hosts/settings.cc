@@ -41,10 +41,10 @@ T pick(const std::vector<T>& values, size_t layers, size_t count, size_t place, 
 constexpr float kSteps = 255, kLargestStep = 1.0f / 3;  // of 8 bits
 
 void set_ranges(const std::vector<float>& ranges, Blocks& blocks) {
-  const size_t count = blocks.size() * kBlockRanges, layers = blocks.size() / kLayerBlocks;
+  const size_t count = blocks.size() * kBlockRanges;
   if (ranges.size() != count)
-    throw Invalid("ranges hold %zu numbers; %zu layers need %zu (low and high of four products)", ranges.size(), layers,
-                  count);
+    throw Invalid("ranges hold %zu numbers; %zu blocks need %zu (low and high of two products)", ranges.size(),
+                  blocks.size(), count);
   const float* range = ranges.data();
   for (BlockParts& block : blocks)
     for (int product = 0; product < 2; ++product, range += 2) {
@@ -61,8 +61,22 @@ void set_range(BlockParts& block, int product, float low, float high) {
   for (fb_linear* linear : block.product(product)) linear->low = low, linear->high = high;
 }
 
-void configure(const Settings& settings, Blocks& blocks) {
-  const Precision& precision = kPrecisions[number_of(settings.precision, precision_name, "precision")];
+void set_precision(const std::string& precision, const std::vector<float>& ranges, bool int8_weights, Blocks& blocks) {
+  const Precision& known = kPrecisions[number_of(precision, precision_name, "precision")];
+  const bool int8 = known.products == FB_S8;
+  if (int8_weights && !int8) throw Invalid("int8 weights need precision int8 or int8-bf16, not %s", precision.c_str());
+  for (BlockParts& block : blocks) {
+    block.attention.precision = known.scores;
+    block.attention.bytes = int8 ? FB_WHERE_IT_PAYS : FB_NEVER;
+    for (const int product : {0, 1})
+      for (fb_linear* linear : block.product(product)) linear->precision = known.products;
+  }
+  if (ranges.empty()) return;
+  if (!int8) throw Invalid("ranges belong to int8 and int8-bf16, not to %s", precision.c_str());
+  set_ranges(ranges, blocks);
+}
+
+void configure(const Settings& settings, bool int8_weights, Blocks& blocks) {
   const int32_t activation = number_of(settings.activation, fb_activation_name, "activation");
   const size_t layers = blocks.size() / kLayerBlocks;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -73,17 +87,10 @@ void configure(const Settings& settings, Blocks& blocks) {
       throw Invalid("heads: %lld is not a number of heads", static_cast<long long>(heads));
     block.attention.heads = static_cast<int32_t>(heads);
     block.attention.scale = settings.scale.empty() ? 0 : pick(settings.scale, layers, layers, layer, "scale");
-    block.attention.precision = precision.scores;
-    block.attention.bytes = precision.products == FB_S8 ? FB_WHERE_IT_PAYS : FB_NEVER;
     block.feed_forward.activation = activation;
     for (fb_norm& norm : block.norms()) norm.epsilon = pick(settings.epsilon, layers, blocks.size(), i, "epsilon");
-    for (const int product : {0, 1})
-      for (fb_linear* linear : block.product(product)) linear->precision = precision.products;
   }
-  if (settings.ranges.empty()) return;
-  if (precision.products != FB_S8)
-    throw Invalid("ranges belong to int8 and int8-bf16, not to %s", settings.precision.c_str());
-  set_ranges(settings.ranges, blocks);
+  set_precision(settings.precision, settings.ranges, int8_weights, blocks);
 }
 
 }  // namespace fusebert

@@ -18,8 +18,10 @@ struct Settings {
   std::vector<float> ranges;       // none, or low and high of both products' inputs per block: int8 is static
 };
 
+// Sets the precisions of every block, whatever its form; int8 weights need a precision that is int8.
+void set_precision(const std::string& precision, const std::vector<float>& ranges, bool int8_weights, Blocks& blocks);
 // Sets heads, activation, epsilons, scale and precisions of every block. Throws Invalid, naming the attribute.
-void configure(const Settings& settings, Blocks& blocks);
+void configure(const Settings& settings, bool int8_weights, Blocks& blocks);
 // Fixes the range of a product's input, unless it is so wide that its steps would make a 0 of most numbers: such a
 // product finds its range per token, as in every host.
 void set_range(BlockParts& block, int product, float low, float high);

@@ -59,6 +59,7 @@ int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext*);
 TF_ShapeHandle* TF_NewShapeHandle();
 void TF_DeleteShapeHandle(TF_ShapeHandle*);
 void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
+void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext*, TF_Status*);  // of all outputs
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext*, int index, TF_ShapeHandle*, TF_Status*);
 void TF_ShapeInferenceContextWithRankAtLeast(TF_ShapeInferenceContext*, TF_ShapeHandle*, int64_t rank,
                                              TF_ShapeHandle* result, TF_Status*);

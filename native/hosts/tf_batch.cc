@@ -123,7 +123,7 @@ void NodeBatch::run(const fb_encoder* encoder, fb_run run, int64_t width) const 
     }
     run.sequences = static_cast<int64_t>(blind_.size());
     run.offsets = offsets.data(), run.index = index.data();
-    run.visible = nullptr;
+    run.visible = nullptr, run.positions = nullptr;
     run.bias = &blind_value_;
     std::fill_n(run.bias_stride, 4, 0);
     encode();

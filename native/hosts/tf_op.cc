@@ -1,5 +1,6 @@
-// TensorFlow's way in: the ops Bert and BertCompact, and both with the rows after every layer, registered through the C
-// API when the library is loaded. docs/tensorflow-op.md describes them.
+// TensorFlow's way in: the ops Bert and BertCompact, both with the rows after every layer, and EncoderForm, which
+// carries any form of encoder; registered through the C API when the library is loaded. docs/tensorflow-op.md describes
+// them.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -95,26 +96,27 @@ class Attributes {
   const Status& status_;
 };
 
-// What tells the four ops apart: whether they give the rows after every layer, and whether their weights are bytes.
+enum class Form { bert, compact, layout };  // weights in BERT's order, the same as bytes, or as a layout names them
+
+// What tells the ops apart, among it whether they give the rows after every layer.
 struct Op {
   const char* name;
-  bool states, compact;
+  bool states;
+  Form form;
 };
 
 // One node of a graph. It does not change but for its weights, so calls may overlap.
 class Kernel {
  public:
   Kernel(const Attributes& attributes, const Op& op) : pool_(attributes.integer("NumThreads")) {
-    settings_.compact = op.compact;
-    const char* const count = op.compact ? "WeightTypes" : "NumWeights";
-    layers_ = layers_of(count, op.compact ? static_cast<int64_t>(attributes.length(count)) : attributes.integer(count));
-    if (op.states && attributes.integer("NumHiddenStates") != static_cast<int64_t>(layers_))
-      throw Invalid("NumHiddenStates must be the number of layers, %zu", layers_);
-    read_sizes(attributes);
-    if (op.compact)
-      read_compact_precision(attributes);
+    if (op.form == Form::layout)
+      read_form(attributes);
     else
-      read_precision(attributes);
+      read_layers(attributes, op);
+    const int64_t states = op.states ? attributes.integer("NumHiddenStates") : 0;
+    const bool any_number = op.form == Form::layout && states == 0;
+    if (op.states && !any_number && states != static_cast<int64_t>(layer_ends_.size()))
+      throw Invalid("NumHiddenStates must be the number of layers, %zu", layer_ends_.size());
     rule_ = {attributes.flag("AdditiveMask"), attributes.number("MaskValue")};
     if (!std::isfinite(rule_.value)) throw Invalid("MaskValue must be finite");
     hidden_ = hidden_named(attributes.text("Padding")).value_or(Hidden::compute);
@@ -124,8 +126,7 @@ class Kernel {
     const Tensor embedded = input(context, 0, status), mask = input(context, 1, status);
     const Extent extent = extent_of(embedded.get(), mask.get(), settings_.hidden, settings_.heads);
     std::vector<Tensor> tensors;
-    for (size_t i = 0; i < layers_ * settings_.layer_tensors(); ++i)
-      tensors.push_back(input(context, static_cast<int>(i) + 2, status));
+    for (size_t i = 0; i < weights_count_; ++i) tensors.push_back(input(context, static_cast<int>(i) + 2, status));
     fb_pool* const pool = pool_.get();
     const EncoderHandle encoder = weights_.encoder(std::move(tensors), settings_, pool);
     const NodeBatch batch(mask.get(), extent, settings_.heads, rule_, hidden_);
@@ -139,23 +140,48 @@ class Kernel {
     auto run = unset<fb_run>();
     run.input = static_cast<const float*>(TF_TensorData(embedded.get()));
     run.output = data[0];
-    std::vector<int32_t> taps;  // the places where layers end
-    while (taps.size() + 1 < data.size()) taps.push_back(static_cast<int32_t>((taps.size() + 1) * kLayerBlocks) - 1);
-    run.taps = taps.data(), run.states = data.data() + 1;
-    run.tap_count = static_cast<int32_t>(taps.size());
+    run.taps = layer_ends_.data(), run.states = data.data() + 1;
+    run.tap_count = static_cast<int32_t>(data.size()) - 1;
     run.pool = pool;
-    Calibration::Watch watch(layers_);
+    Calibration::Watch watch(layers());
     if (calibration_) run.observer = watch.observer();
     batch.run(encoder.get(), run, settings_.hidden);
     if (calibration_) calibration_->add(watch);
   }
 
  private:
-  size_t layers_of(const char* attribute, int64_t weights) const {
-    const size_t each = settings_.layer_tensors();
-    if (weights < 1 || weights % static_cast<int64_t>(each))
-      throw Invalid("%s is %lld, but a layer has %zu weights", attribute, static_cast<long long>(weights), each);
-    return static_cast<size_t>(weights) / each;
+  size_t layers() const { return layer_ends_.size(); }
+
+  // Blocks of any form.
+  void read_form(const Attributes& attributes) {
+    settings_.layout_text = attributes.text("Layout");
+    settings_.layout = read_layout(settings_.layout_text);
+    const Layout& layout = *settings_.layout;
+    settings_.hidden = layout.hidden, settings_.heads = layout.heads();
+    settings_.layers.precision = attributes.text("Precision");
+    settings_.ranges = attributes.numbers("Ranges");
+    weights_count_ = attributes.length("WeightTypes"), layer_ends_ = layout.layer_ends();
+    if (layout.inputs.size() != weights_count_)
+      throw Invalid("the Layout names %zu inputs, but there are %zu weights", layout.inputs.size(), weights_count_);
+  }
+
+  // BERT's layers.
+  void read_layers(const Attributes& attributes, const Op& op) {
+    settings_.compact = op.form == Form::compact;
+    const char* const name = settings_.compact ? "WeightTypes" : "NumWeights";
+    const int64_t count = settings_.compact ? static_cast<int64_t>(attributes.length(name)) : attributes.integer(name);
+    const auto each = static_cast<int64_t>(settings_.layer_tensors());
+    if (count < 1 || count % each)
+      throw Invalid("%s is %lld, but a layer has %lld weights", name, static_cast<long long>(count),
+                    static_cast<long long>(each));
+    weights_count_ = static_cast<size_t>(count);
+    for (int64_t i = 1; i <= count / each; ++i)
+      layer_ends_.push_back(static_cast<int32_t>(i * static_cast<int64_t>(kLayerBlocks)) - 1);
+    read_sizes(attributes);
+    if (settings_.compact)
+      read_compact_precision(attributes);
+    else
+      read_precision(attributes);
   }
 
   void read_sizes(const Attributes& attributes) {
@@ -186,27 +212,27 @@ class Kernel {
       if (int8 || bf16)
         throw Invalid("calibration runs in floats: QuantizableDataType and NonQuantizableDataType must be float");
       if (path.empty()) throw Invalid("calibration needs a QuantizationFactorsPath to write to");
-      calibration_ = Calibration::of(path, layers_);
+      calibration_ = Calibration::of(path, layers());
     }
     if (!int8) {  // they stay in a graph that runs in floats for now
       settings_.ranges.clear(), settings_.input_scales.clear();
     } else if (!settings_.ranges.empty()) {
       if (!path.empty()) throw Invalid("give QuantizationFactors or QuantizationFactorsPath, not both");
-      check_ranges(settings_.ranges, layers_, "QuantizationFactors");
+      check_ranges(settings_.ranges, layers(), "QuantizationFactors");
     } else if (!path.empty()) {
-      settings_.ranges = read_ranges(path, layers_);
+      settings_.ranges = read_ranges(path, layers());
     }
     if (settings_.input_scales.empty()) return;
     if (!settings_.ranges.empty()) throw Invalid("give InputScales or quantisation factors, not both");
-    if (settings_.input_scales.size() != 2 * layers_ * static_cast<size_t>(settings_.hidden))
-      throw Invalid("InputScales hold %zu numbers, but %zu layers need %zu", settings_.input_scales.size(), layers_,
-                    2 * layers_ * static_cast<size_t>(settings_.hidden));
+    if (settings_.input_scales.size() != 2 * layers() * static_cast<size_t>(settings_.hidden))
+      throw Invalid("InputScales hold %zu numbers, but %zu layers need %zu", settings_.input_scales.size(), layers(),
+                    2 * layers() * static_cast<size_t>(settings_.hidden));
   }
 
   void read_compact_precision(const Attributes& attributes) {
     settings_.layers.precision = attributes.type("NonQuantizableDataType") == TF_BFLOAT16 ? "int8-bf16" : "int8";
     settings_.ranges = attributes.numbers("QuantizationFactors");
-    if (!settings_.ranges.empty()) check_ranges(settings_.ranges, layers_, "QuantizationFactors");
+    if (!settings_.ranges.empty()) check_ranges(settings_.ranges, layers(), "QuantizationFactors");
   }
 
   static Tensor input(TF_OpKernelContext* context, int index, const Status& status) {
@@ -224,7 +250,8 @@ class Kernel {
     return output;
   }
 
-  size_t layers_ = 0;
+  size_t weights_count_ = 0;
+  std::vector<int32_t> layer_ends_;  // places in the encoder's order
   NodePool pool_;
   NodeSettings settings_{};
   MaskRule rule_{};
@@ -233,10 +260,11 @@ class Kernel {
   std::shared_ptr<Calibration> calibration_;
 };
 
-constexpr Op kOps[] = {{"Bert", false, false},
-                       {"BertHiddenStates", true, false},
-                       {"BertCompact", false, true},
-                       {"BertCompactHiddenStates", true, true}};
+constexpr Op kOps[] = {{"Bert", false, Form::bert},
+                       {"BertHiddenStates", true, Form::bert},
+                       {"BertCompact", false, Form::compact},
+                       {"BertCompactHiddenStates", true, Form::compact},
+                       {"EncoderForm", true, Form::layout}};
 
 template <int Which>
 void* create(TF_OpKernelConstruction* node) {
@@ -268,10 +296,15 @@ void infer(TF_ShapeInferenceContext* context, TF_Status* status) {
   };
   check_rank(1, 2, 4);
   check_rank(0, 2, 3);
-  const size_t each = kOps[Which].compact ? kCompactTensors : kLayerTensors;
-  const int64_t layers = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(each);
-  for (int i = 0; i <= (kOps[Which].states ? layers : 0) && good(); ++i)
-    TF_ShapeInferenceContextSetOutput(context, i, checked.get(), status);
+  constexpr Op kind = kOps[Which];
+  int64_t states = 0;  // of a form the context does not tell how many there are: their shapes stay unknown
+  if (kind.form == Form::layout) {
+    if (good()) TF_ShapeInferenceContextSetUnknownShape(context, status);
+  } else if (kind.states) {
+    const size_t each = kind.form == Form::compact ? kCompactTensors : kLayerTensors;
+    states = (TF_ShapeInferenceContextNumInputs(context) - 2) / static_cast<int64_t>(each);
+  }
+  for (int i = 0; i <= states && good(); ++i) TF_ShapeInferenceContextSetOutput(context, i, checked.get(), status);
 }
 
 // Of Bert. The first eleven are those of the op that recipes and node definitions were made for; all later ones have
@@ -297,15 +330,24 @@ constexpr const char* kAttributes[] = {
     "Padding: {'compute', 'first', 'skip'} = 'compute'",
     "NumThreads: int >= 0 = 0",
 };
-constexpr const char* kWeightTypes = "WeightTypes: list({float, int8}) >= 28";
 // What Bert has and BertCompact has not: it is always int8, its scales are inputs, and layers may differ in inner size.
 constexpr std::string_view kNotCompact[] = {
     "QuantizableDataType",     "NumWeights", "IntermediateSize", "CalibrateQuantFactors", "MaxSequenceLength",
     "QuantizationFactorsPath", "InputScales"};
+// What the ops have besides.
+constexpr const char* kOfCompact[] = {"WeightTypes: list({float, int8}) >= 28"};
+constexpr const char* kOfForm[] = {"WeightTypes: list({float, int8}) >= 1", "Layout: string",
+                                   "Precision: {'fp32', 'bf16', 'int8', 'int8-bf16'} = 'fp32'",
+                                   "Ranges: list(float) = []", "NumHiddenStates: int >= 0 = 0"};
+// What EncoderForm has of Bert's.
+constexpr std::string_view kShared[] = {"MaskT", "AdditiveMask", "MaskValue", "Padding", "NumThreads"};
 
-bool is_compact(std::string_view attribute) {
+bool has(Form form, std::string_view attribute) {
   const std::string_view name = attribute.substr(0, attribute.find(':'));
-  return std::find(std::begin(kNotCompact), std::end(kNotCompact), name) == std::end(kNotCompact);
+  const auto among = [&](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  return form == Form::layout ? among(kShared) : form == Form::bert || !among(kNotCompact);
 }
 
 template <int Which>
@@ -314,14 +356,17 @@ bool register_op() {
   constexpr Op kind = kOps[Which];
   TF_OpDefinitionBuilder* const op = TF_NewOpDefinitionBuilder(kind.name);
   for (const char* attribute : kAttributes)
-    if (!kind.compact || is_compact(attribute)) TF_OpDefinitionBuilderAddAttr(op, attribute);
-  if (kind.compact) TF_OpDefinitionBuilderAddAttr(op, kWeightTypes);
+    if (has(kind.form, attribute)) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  if (kind.form == Form::compact)
+    for (const char* attribute : kOfCompact) TF_OpDefinitionBuilderAddAttr(op, attribute);
+  if (kind.form == Form::layout)
+    for (const char* attribute : kOfForm) TF_OpDefinitionBuilderAddAttr(op, attribute);
   TF_OpDefinitionBuilderAddInput(op, "embedded: float");
   TF_OpDefinitionBuilderAddInput(op, "input_mask: MaskT");
-  TF_OpDefinitionBuilderAddInput(op, kind.compact ? "weights: WeightTypes" : "weights: NumWeights * float");
+  TF_OpDefinitionBuilderAddInput(op, kind.form == Form::bert ? "weights: NumWeights * float" : "weights: WeightTypes");
   TF_OpDefinitionBuilderAddOutput(op, "encoded: float");
   if (kind.states) {
-    TF_OpDefinitionBuilderAddAttr(op, "NumHiddenStates: int >= 1");
+    if (kind.form != Form::layout) TF_OpDefinitionBuilderAddAttr(op, "NumHiddenStates: int >= 1");
     TF_OpDefinitionBuilderAddOutput(op, "hidden_states: NumHiddenStates * float");
   }
   TF_OpDefinitionBuilderSetShapeInferenceFunction(op, infer<Which>);
@@ -331,7 +376,8 @@ bool register_op() {
   return status.good();  // if not, TensorFlow finds no such op and says so
 }
 
-[[maybe_unused]] const bool registered = register_op<0>() && register_op<1>() && register_op<2>() && register_op<3>();
+[[maybe_unused]] const bool registered =
+    register_op<0>() && register_op<1>() && register_op<2>() && register_op<3>() && register_op<4>();
 
 }  // namespace
 }  // namespace fusebert

@@ -166,43 +166,70 @@ void add_layers(const std::vector<Tensor>& tensors, const NodeSettings& settings
   }
 }
 
-void describe(const std::vector<Tensor>& tensors, const NodeSettings& settings, Blocks& blocks) {
-  add_layers(tensors, settings, blocks);
-  configure(settings.layers, blocks);
-  for (size_t i = 0; i < settings.ranges.size(); i += 2)
-    set_range(blocks[i / kBlockRanges], static_cast<int>(i % kBlockRanges / 2), settings.ranges[i],
-              settings.ranges[i + 1]);
-  if (settings.input_scales.empty()) return;
-  const float* scales = settings.input_scales.data();
-  for (BlockParts& block : blocks) {
-    for (fb_linear* linear : block.product(0)) linear->input_scales = scales;
-    scales += settings.hidden;
-  }
+HostTensor as_host(const Tensor& tensor) {
+  std::vector<int64_t> shape;
+  for (int i = 0; i < TF_NumDims(tensor.get()); ++i) shape.push_back(TF_Dim(tensor.get(), i));
+  return {TF_TensorData(tensor.get()), TF_TensorType(tensor.get()) == TF_INT8 ? FB_S8 : FB_F32, std::move(shape)};
 }
+
+// The blocks that the tensors of a node stand for, as views into these.
+class Described {
+ public:
+  Described(const std::vector<Tensor>& tensors, const NodeSettings& settings) : settings_(settings) {
+    if (settings.layout) {
+      laid_out_.emplace(*settings.layout, [&](size_t i) { return as_host(tensors[i]); });
+      set_precision(settings.layers.precision, settings.ranges, laid_out_->int8, laid_out_->blocks);
+      return;
+    }
+    add_layers(tensors, settings, layers_);
+    configure(settings.layers, settings.compact, layers_);
+    for (size_t i = 0; i < settings.ranges.size(); i += 2)
+      set_range(layers_[i / kBlockRanges], static_cast<int>(i % kBlockRanges / 2), settings.ranges[i],
+                settings.ranges[i + 1]);
+    if (settings.input_scales.empty()) return;
+    const float* scales = settings.input_scales.data();
+    for (BlockParts& block : layers_) {
+      for (fb_linear* linear : block.product(0)) linear->input_scales = scales;
+      scales += settings.hidden;
+    }
+  }
+
+  EncoderHandle encoder(fb_pool* pool) const {
+    if (!laid_out_) return make_encoder(layers_, settings_.hidden, pool);
+    const fb_norm* const final = laid_out_->final ? &*laid_out_->final : nullptr;
+    return make_encoder(laid_out_->blocks, settings_.hidden, pool, settings_.layout->order, final);
+  }
+
+ private:
+  const NodeSettings& settings_;
+  Blocks layers_;
+  std::optional<LaidOut> laid_out_;
+};
 
 // Everything that an encoder is made of, as a key.
 std::string key(const std::array<uint64_t, 2>& digest, const NodeSettings& s) {
   std::string key;
   const auto put = [&](const auto& value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.compact), put(s.layers.epsilon[0]),
-      put(s.layers.scale[0]);
+  put(digest), put(s.hidden), put(s.heads), put(s.inner), put(s.compact);
+  for (const auto& list : {s.layers.epsilon, s.layers.scale})
+    for (const float number : list) put(number);
   put(s.ranges.size());
   for (const auto& list : {s.ranges, s.input_scales})
     for (const float number : list) put(number);
   const char* isa = nullptr;  // FUSEBERT_ISA may change between two encoders
   call_core([&](fb_error* error) { return fb_isa(&isa, error); });
-  return key + s.layers.activation + "/" + s.layers.precision + "/" + isa;
+  return key + s.layers.activation + "/" + s.layers.precision + "/" + isa + "/" + s.layout_text;
 }
 
-EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const Blocks& blocks, const NodeSettings& settings,
-                             fb_pool* pool) {
+EncoderHandle shared_encoder(const std::array<uint64_t, 2>& digest, const Described& described,
+                             const NodeSettings& settings, fb_pool* pool) {
   static std::mutex& mutex = *new std::mutex;
   static auto& known = *new std::map<std::string, std::weak_ptr<const fb_encoder>>;
   std::lock_guard lock(mutex);  // also while packing: the kernels that wait often want the same encoder
   std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto& place = known[key(digest, settings)];
   EncoderHandle found = place.lock();
-  if (!found) place = found = make_encoder(blocks, settings.hidden, pool);
+  if (!found) place = found = described.encoder(pool);
   return found;
 }
 
@@ -219,11 +246,10 @@ EncoderHandle Weights::encoder(std::vector<Tensor> tensors, const NodeSettings& 
   std::lock_guard packing(packing_);
   const auto now = held();  // another call may have packed them by now
   if (now && now->holds(tensors)) return now->encoder;
-  Blocks blocks;
-  describe(tensors, settings, blocks);  // checks the shapes
+  const Described described(tensors, settings);  // checks the shapes
   const Digest numbers = digest(tensors);
   EncoderHandle encoder =
-      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, blocks, settings, pool);
+      now && now->digest == numbers ? now->encoder : shared_encoder(numbers, described, settings, pool);
   const uint64_t some = sample(tensors);
   auto next = std::make_shared<const Held>(Held{std::move(tensors), some, numbers, encoder});
   std::lock_guard lock(mutex_);

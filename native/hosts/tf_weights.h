@@ -1,4 +1,4 @@
-// The weights of a Bert node: TensorFlow's tensors -> an encoder, packed once and kept until other weights come.
+// The weights of one of our nodes: TensorFlow's tensors -> an encoder, packed once and kept until other weights come.
 //
 // How other weights are noticed. The tensors that were packed are held, so their memory is not given to others, and
 // TensorFlow copies a variable rather than change one that is held: the same addresses mean the same numbers. Only old
@@ -9,9 +9,11 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "layout.h"
 #include "parts.h"
 #include "settings.h"
 #include "tf_api.h"
@@ -31,6 +33,8 @@ inline constexpr size_t kCompactTensors = kLayerTensors + 2 * kLayerLinears;
 struct NodeSettings {
   int64_t hidden, heads, inner;
   bool compact;  // the weights are bytes
+  std::string layout_text;
+  std::optional<Layout> layout;  // of the same; of `layers` only the precision counts then
   Settings layers;
   std::vector<float> ranges;        // of static quantisation, or empty
   std::vector<float> input_scales;  // [layers, 2, hidden] of qkv and ffn_in, or empty

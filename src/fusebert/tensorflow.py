@@ -1,6 +1,7 @@
 """TensorFlow's front door: importing this module loads the fused ops into TensorFlow, so that graphs with them run.
 
-`bert` and `bert_hidden_states` are TensorFlow's own wrappers of the ops; docs/tensorflow-op.md describes them."""
+`bert`, `bert_hidden_states` and `encoder_form` are TensorFlow's own wrappers of the ops;
+docs/tensorflow-op.md describes them."""
 
 from __future__ import annotations
 
@@ -24,3 +25,4 @@ def library() -> str:
 _ops = tf.load_op_library(library())
 bert = _ops.bert
 bert_hidden_states = _ops.bert_hidden_states
+encoder_form = _ops.encoder_form

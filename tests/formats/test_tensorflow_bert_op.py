@@ -82,9 +82,10 @@ def test_attributes_are_those_of_the_registered_op(registered, op):
 def test_inputs_and_outputs_are_those_of_the_registered_op(registered, op):
     inputs = {one["name"]: (one.get("numberAttr"), one.get("typeAttr")) for one in registered[op]["inputArg"]}
     assert tuple(inputs) == bert_op.INPUTS
-    weights = (None, None) if op in bert_op.COMPACT else ("NumWeights", None)
+    typed = op in (*bert_op.COMPACT, bert_op.FORM)
+    weights = (None, None) if typed else ("NumWeights", None)
     assert inputs == {"embedded": (None, None), "input_mask": (None, "MaskT"), "weights": weights}
-    if op in bert_op.COMPACT:
+    if typed:
         assert registered[op]["inputArg"][2]["typeListAttr"] == "WeightTypes"
     outputs = {one["name"]: one.get("numberAttr") for one in registered[op]["outputArg"]}
     assert tuple(outputs) == bert_op.OUTPUTS[op]

@@ -106,7 +106,7 @@ class Tensors(Mapping[str, Array]):
         return len(self._entries)
 
 
-def check_shape(path: Path, name: str, array: Array, shape: tuple[int | None, ...]) -> None:
+def check_shape(path: str | Path, name: str, array: Array, shape: tuple[int | None, ...]) -> None:
     """Refuses a tensor of another shape; None stands for any size."""
     if array.ndim == len(shape) and all(want in (None, have) for have, want in zip(array.shape, shape, strict=True)):
         return

@@ -1,5 +1,5 @@
 """A Network -> a graph without a framework: embeddings, encoder and head as a checkpoint gives them, in ONNX's own
-operators, or in TensorFlow's."""
+operators or with the fused one, or in TensorFlow's with the fused one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from pathlib import Path
 
 import numpy as np
 
+from fusebert.errors import FusebertError
+from fusebert.formats.onnx import encoder_op
+from fusebert.formats.onnx.edit import Changes, rewrite
 from fusebert.formats.onnx.edit import create as create_onnx
+from fusebert.formats.onnx.read import parse
 from fusebert.formats.tensorflow.create import create as create_saved_model
+from fusebert.rewrite.packing import fuse_network
 from fusebert.rewrite.tensorflow_words import TensorFlowWords
-from fusebert.rewrite.words import OPSET, OnnxWords
+from fusebert.rewrite.words import ENCODED, OPSET, OnnxWords
 from fusebert.values.forms import block, norm
 from fusebert.values.network import Dense, Embeddings, Network
+from fusebert.values.operator import Operator
+from fusebert.values.target import FusedOnnx, FusedTensorFlow
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 _TOKENS = ("batch", "length")
@@ -21,18 +28,30 @@ _Words = OnnxWords | TensorFlowWords
 _Shape = tuple[str | int, ...]
 
 
-def write_onnx(network: Network, out: Path) -> None:
-    """Writes a Network as an ONNX file: int64 ids, mask and, where there is more than one, token types go in."""
-    words = OnnxWords(IDS, network.embeddings.longest)
-    outputs = _spell(words, network)
+def write_onnx(network: Network, out: Path, target: FusedOnnx | None = None) -> None:
+    """Writes a Network as an ONNX file: int64 ids, mask and, where there is more than one, token types go in. With a
+    target the encoder is one fused operator."""
+    longest, length = network.embeddings.longest, None if target is None else target.length
+    if length is not None and not 1 <= length <= longest:
+        raise FusebertError(f"a sequence has 1 to {longest} tokens, not {length}")
+    words = OnnxWords(IDS, longest)
+    outputs = _spell(words, network, None if target is None else fuse_network(network, target))
     inputs = dict.fromkeys(_inputs(network), ("int64", _TOKENS))
-    create_onnx(out, words.nodes, words.weights, inputs, {n: ("float32", s) for n, s in outputs.items()}, {"": OPSET})
+    opsets = {"": OPSET, **({} if target is None else {encoder_op.DOMAIN: encoder_op.VERSION})}
+    declared = {ENCODED: (*_TOKENS, network.encoder.hidden_size)} if target else {}
+    made = {name: ("float32", shape) for name, shape in outputs.items()}
+    changed = target is not None and (target.int32 or target.float16 or length is not None)
+    whole = out.with_name(f"whole {out.name}") if changed else out
+    create_onnx(whole, words.nodes, words.weights, inputs, made, opsets, declared)
+    if target is not None and changed:
+        rewrite(parse(whole), out, (), {}, {}, Changes(tuple(inputs), target.int32, length, target.float16))
 
 
-def write_saved_model(network: Network, out: Path) -> None:
-    """Writes a Network as a SavedModel: the same inputs, as int32, to its one signature."""
-    words = TensorFlowWords(IDS)
-    outputs = _spell(words, network)
+def write_saved_model(network: Network, out: Path, target: FusedTensorFlow) -> None:
+    """Writes a Network as a SavedModel with one fused op: the same inputs, as int32, to its one signature. Only compact
+    weights are stored as int8."""
+    words = TensorFlowWords(IDS, target)
+    outputs = _spell(words, network, fuse_network(network, target, floats=not target.compact))
     inputs = dict.fromkeys(_inputs(network), ("int32", _TOKENS))
     create_saved_model(out, words.nodes, inputs, {name: ("float32", shape) for name, shape in outputs.items()})
 
@@ -45,9 +64,12 @@ def _typed(e: Embeddings) -> bool:
     return e.kind is not None and len(e.kind) > 1
 
 
-def _spell(words: _Words, network: Network) -> dict[str, _Shape]:
-    """Says a whole Network; the outputs by name, with their shapes."""
+def _spell(words: _Words, network: Network, operator: Operator | None) -> dict[str, _Shape]:
+    """Says a whole Network, its encoder block by block or as one operator; the outputs by name, with their shapes."""
     rows = _embed(words, network.embeddings)
+    if operator is not None:
+        return _head(words, network, words.encoder(rows, MASK, operator))
+    assert isinstance(words, OnnxWords)
     mask = words.hiding(MASK)
     for number in network.encoder.order:
         rows = block(words, rows, mask, network.encoder.blocks[number])

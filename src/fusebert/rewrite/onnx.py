@@ -9,8 +9,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
 from fusebert.errors import UnsupportedError
 from fusebert.formats.onnx import encoder_op
 from fusebert.formats.onnx.edit import Changes, NewNode, rewrite
@@ -27,6 +25,7 @@ from fusebert.rewrite.packing import (
     packed_encoder,
     row_inputs,
     stays,
+    store_once,
 )
 from fusebert.rewrite.stock import MICROSOFT, Stock, stock_embeddings, stock_encoder
 from fusebert.source import OnnxFile
@@ -48,7 +47,7 @@ def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
         encoder, own = packed_encoder(finding, place.found, precision, target.threads, fixed)
         notes += own
         given = encoder_op.tensors(encoder, PRECISIONS[precision].int8)
-        tensors = [_stored(weights, stored, f"{name}.{key}", array) for key, array in given]
+        tensors = [store_once(weights, stored, f"{name}.{key}", array) for key, array in given]
         attributes = encoder_op.attributes_of(encoder, precision, rows)
         if place.taps:
             attributes["taps"] = list(place.taps)
@@ -64,16 +63,6 @@ def rewrite_onnx(source: OnnxFile, out: Path, target: FusedOnnx) -> Rewritten:
     opsets = {encoder_op.DOMAIN: encoder_op.VERSION}
     notes += rewrite(source.message, out, groups, weights, opsets, _changes(finding, cuts, target))
     return Rewritten(finding, cuts, chosen, notes)
-
-
-def _stored(weights: dict[str, Array], stored: dict[object, str], name: str, array: Array) -> str:
-    """Adds a weight; one with the same numbers, as shared layers and both sides of a siamese model have, is kept once.
-    Returns the name that it has."""
-    numbers = memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1)) if array.size else b""  # type: ignore[arg-type]
-    key = array.dtype.name, array.shape, sha256(numbers).digest()
-    if key not in stored:
-        stored[key], weights[name] = name, array
-    return stored[key]
 
 
 def rewrite_stock(source: OnnxFile, out: Path, target: StockOnnx) -> Rewritten:

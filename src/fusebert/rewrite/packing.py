@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from typing import Any
 
@@ -31,8 +32,10 @@ from fusebert.source import GraphSource
 from fusebert.values.batch import hidden_rows
 from fusebert.values.blocks import Encoder
 from fusebert.values.network import Head, Network
+from fusebert.values.operator import Operator
 from fusebert.values.plan import make_plan
 from fusebert.values.target import Fused, Target
+from fusebert.values.traverse import layers
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,20 @@ def packed_encoder(
     return convert_encoder(encoder, plan), notes
 
 
+def fuse_network(network: Network, target: Fused, floats: bool = False) -> Operator:
+    """A Network's encoder as one operator, with its weights in the types of a precision, unless these `floats` are to
+    stay. Of hidden positions the head says who reads them."""
+    if target.ranges is None:
+        plan = make_plan(target.precision, len(network.encoder.blocks))
+        encoder = smooth(network, target.threads, floats).encoder if plan.decoder == "s8" else network.encoder
+    else:
+        ranges = read_ranges(target.ranges, len(layers(network.encoder)))
+        plan, encoder = make_plan(target.precision, len(network.encoder.blocks), ranges), network.encoder
+    pools = network.head.kind == "sequence"  # else every row is an output, or what an output is made of
+    padding = hidden_rows(target.padding, may_skip=pools, reads_first=network.head.reads_first)
+    return Operator(encoder if floats else convert_encoder(encoder, plan), plan, padding)
+
+
 def smoothed_encoder(
     finding: Finding, found: FoundEncoder, threads: int | None, floats: bool = False
 ) -> tuple[Encoder, tuple[str, ...]]:
@@ -153,3 +170,13 @@ def smoothed_encoder(
     except UnsupportedError as error:
         return encoder, (f"int8 was not smoothed, so its error may be larger: {error}.",)
     return smooth(Network("", embeddings, encoder, Head()), threads, floats).encoder, ()
+
+
+def store_once(weights: dict[str, Array], stored: dict[object, str], name: str, array: Array) -> str:
+    """Adds a weight; one with the same numbers, as shared layers and both sides of a siamese model have, is kept once.
+    Returns the name that it has."""
+    numbers = memoryview(np.ascontiguousarray(array).view(np.uint8).reshape(-1)) if array.size else b""  # type: ignore[arg-type]
+    key = array.dtype.name, array.shape, sha256(numbers).digest()
+    if key not in stored:
+        stored[key], weights[name] = name, array
+    return stored[key]

@@ -15,7 +15,7 @@ from fusebert.match import Cut
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
 from fusebert.values.network import Embeddings
-from fusebert.values.traverse import layers
+from fusebert.values.traverse import beyond_bert, layers
 
 MICROSOFT = "com.microsoft"
 _INT32, _INT64 = NUMBERS["int32"], NUMBERS["int64"]
@@ -75,8 +75,18 @@ class Stock:
         return self.say("MatMulNBits", x, packed, self.constant(scales.astype(np.float32).reshape(-1)), **sizes)
 
 
+def check_stock(encoder: Encoder, where: object) -> None:
+    """Refuses an encoder that these kernels cannot express, by what it has and they have not."""
+    if beyond := beyond_bert(encoder):
+        raise UnsupportedError(
+            f"{where}: ONNX Runtime's stock kernels cannot carry {', '.join(beyond)}; fusebert's operator can "
+            "(--for onnxruntime)"
+        )
+
+
 def stock_encoder(stock: Stock, place: Cut, encoder: Encoder, multi_head: bool) -> None:
     """Adds the nodes of an encoder: Attention, SkipLayerNormalization and BiasGelu of every layer."""
+    check_stock(encoder, stock.name)
     rows, mask = place.rows, _mask(stock, place)
     if place.flat:
         hidden = stock.constant(np.array([encoder.hidden_size], np.int64))

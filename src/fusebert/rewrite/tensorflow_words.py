@@ -1,24 +1,23 @@
-"""The vocabulary as TensorFlow: `values.forms` run with these words is a graph of TensorFlow's own operations, in which
-a Network's weights are constants. Only what the op `Bert` can carry is spelled; other forms are refused by name."""
+"""A Network in TensorFlow's words: embeddings and head as TensorFlow's own operations, and the encoder between them as
+one fused op, in a graph in which all weights are constants."""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from fusebert.errors import UnsupportedError
+from fusebert.formats.tensorflow.bert_layers import node_of
+from fusebert.formats.tensorflow.bert_op import FORM
 from fusebert.formats.tensorflow.edit import NewNode
 from fusebert.formats.tensorflow.types import Type
 from fusebert.ops.graph import Array
 from fusebert.rewrite.spelling import Spelling
+from fusebert.values.operator import Operator
+from fusebert.values.target import FusedTensorFlow
 
 _LOWEST = float(np.finfo(np.float32).min)
 _FLOAT, _WHOLE = Type("float32"), Type("int32")
-_OTHERS = {
-    "by_distance": "disentangled positions", "distance_bias": "relative positions", "repeat_heads": "shared key heads",
-    "rms_norm": "RMSNorm", "rotate": "rotary positions", "window": "windows of attention",
-}  # fmt: skip
 _ATTRIBUTES: dict[str, dict[str, Any]] = {  # of operations that have more than a type T, which is float
     "Cast": {"DstT": _FLOAT, "SrcT": _WHOLE, "Truncate": False},
     "ConcatV2": {"N": 2, "T": _WHOLE, "Tidx": _WHOLE},
@@ -26,25 +25,23 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {  # of operations that have more than 
     "ExpandDims": {"T": _FLOAT, "Tdim": _WHOLE},
     "GatherV2": {"Taxis": _WHOLE, "Tindices": _WHOLE, "Tparams": _FLOAT, "batch_dims": 0},
     "MatMul": {"T": _FLOAT, "transpose_a": False, "transpose_b": False},
-    "BatchMatMulV2": {"T": _FLOAT, "adj_x": False, "adj_y": False},
     "Mean": {"T": _FLOAT, "Tidx": _WHOLE, "keep_dims": True},
     "NotEqual": {"T": _WHOLE, "incompatible_shape_error": True},
     "Range": {"Tidx": _WHOLE},
     "Reshape": {"T": _FLOAT, "Tshape": _WHOLE},
     "Shape": {"T": _FLOAT, "out_type": _WHOLE},
     "Sum": {"T": _FLOAT, "Tidx": _WHOLE, "keep_dims": False},
-    "Transpose": {"T": _FLOAT, "Tperm": _WHOLE},
 }
 
 
 class TensorFlowWords(Spelling):
-    """Nodes as words are said. Rows are `[batch, tokens, width]`; heads are an axis before tokens. `ids` is an input
-    `[batch, tokens]`."""
+    """Nodes as words are said. Rows are `[batch, tokens, width]`; `ids` is an input `[batch, tokens]`."""
 
-    def __init__(self, ids: str) -> None:
+    def __init__(self, ids: str, target: FusedTensorFlow) -> None:
         super().__init__()
         self.nodes: list[NewNode] = []
-        self._ids = ids
+        self._ids, self._target = ids, target
+        self._alive: list[Array] = []  # whose places in memory are in use as keys
 
     def say(self, operation: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         """Adds a node; returns what it makes."""
@@ -90,16 +87,34 @@ class TensorFlowWords(Spelling):
         places = self.say("Mul", self.say("Cumsum", real, self._axis(1)), real, T=_WHOLE)
         return self.say("AddV2", places, empty, T=_WHOLE)
 
-    def hiding(self, mask: str) -> str:
-        """What is added to scores, of a 0/1 input `[batch, tokens]`."""
-        wide = self.say("ExpandDims", self.say("ExpandDims", self.say("Cast", mask), self._axis(1)), self._axis(1))
-        return self.say("Mul", self.say("Sub", self.number(1), wide), self.number(_LOWEST))
-
     def visible_mean(self, rows: str, mask: str) -> str:
         """The mean of the rows that a 0/1 input shows."""
         seen = self.say("ExpandDims", self.say("Cast", mask), self._axis(2))
         total = self.say("Sum", self.multiply(rows, seen), self._axis(1))
         return self.say("RealDiv", total, self.say("Sum", seen, self._axis(1)))
+
+    def encoder(self, rows: str, mask: str, operator: Operator) -> str:
+        """The fused op, which reads a 0/1 input."""
+        op, arrays, own = node_of(operator, self._target.compact)
+        attributes = {
+            **own, "MaskT": _WHOLE, "MaskValue": _LOWEST, "AdditiveMask": False, "Padding": operator.padding,
+            "NumThreads": self._target.threads or 0, **({"NumHiddenStates": 0} if op == FORM else {}),
+        }  # fmt: skip
+        self.nodes.append(NewNode(op, "fused", (rows, mask, *map(self._stored_once, arrays)), attributes))
+        return "fused"
+
+    def _stored_once(self, array: Array) -> str:
+        """A constant of floats or bytes; one that is used again is stored once."""
+        kept = array if array.dtype == np.int8 else np.asarray(array, np.float32)
+        place = kept.__array_interface__
+        return self.once(("stored", place["data"][0], kept.shape, kept.strides), lambda: self._typed(kept))
+
+    def _typed(self, array: Array) -> str:
+        name = f"weight_{len(self.nodes)}"
+        stored = np.asarray(array, order="C")
+        self._alive.append(array)
+        self.nodes.append(NewNode("Const", name, (), {"dtype": Type(stored.dtype.name), "value": stored}))
+        return name
 
     def linear(self, x: str, weight: Array, bias: Array | None) -> str:
         """A product over the last axis, of any rank."""
@@ -119,29 +134,6 @@ class TensorFlowWords(Spelling):
 
     def _axis(self, number: int) -> str:
         return self.once(("axis", number), lambda: self.constant(number))
-
-    def _heads(self, x: str, sizes: list[int]) -> str:
-        """Rows in another shape, of which all but batch and tokens are given."""
-        known = self.say("Shape", self._ids, T=_WHOLE)
-        return self.say("Reshape", x, self.say("ConcatV2", known, self.constant(sizes), self._axis(0)))
-
-    def split_heads(self, x: str, heads: int) -> str:
-        return self.say("Transpose", self._heads(x, [heads, -1]), self.constant([0, 2, 1, 3]))
-
-    def merge_heads(self, x: str) -> str:
-        return self._heads(self.say("Transpose", x, self.constant([0, 2, 1, 3])), [-1])
-
-    def scores(self, query: str, key: str, scale: float) -> str:
-        return self.say("Mul", self.say("BatchMatMulV2", query, key, adj_y=True), self.number(scale))
-
-    def mask(self, scores: str, mask: str) -> str:
-        return self.say("AddV2", scores, mask)
-
-    def softmax(self, x: str) -> str:
-        return self.say("Softmax", x)
-
-    def context(self, attention: str, value: str) -> str:
-        return self.say("BatchMatMulV2", attention, value)
 
     def add(self, a: str, b: str) -> str:
         return self.say("AddV2", a, b)
@@ -174,6 +166,7 @@ class TensorFlowWords(Spelling):
             normed = self.say("Mul", normed, self.weight(gain))
         return normed if bias is None else self.say("AddV2", normed, self.weight(bias))
 
-    def __getattr__(self, word: str) -> NoReturn:
-        """The words of other forms of blocks."""
-        raise UnsupportedError(f"the op Bert does not know {_OTHERS.get(word, word)}")
+    def rms_norm(self, x: str, gain: Array | None, epsilon: float) -> str:
+        squares = self.say("Mean", self.say("Mul", x, x), self._axis(-1))
+        normed = self.say("Mul", x, self.say("Rsqrt", self.say("AddV2", squares, self.number(epsilon))))
+        return normed if gain is None else self.say("Mul", normed, self.weight(gain))

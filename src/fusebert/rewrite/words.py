@@ -9,13 +9,18 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.formats.onnx import encoder_op
 from fusebert.formats.onnx.edit import NewNode
 from fusebert.formats.onnx.types import NUMBERS
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import distance_buckets
+from fusebert.rewrite.packing import store_once
 from fusebert.rewrite.spelling import Spelling
+from fusebert.values.operator import Operator
+from fusebert.values.precision import PRECISIONS
 
 OPSET = 17  # the first with LayerNormalization
+ENCODED = "encoded"  # what the fused operator makes
 _LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -65,6 +70,19 @@ class OnnxWords(Spelling):
         axes = self.constant([1])
         total = self.say("ReduceSum", self.multiply(rows, seen), axes, keepdims=0)
         return self.say("Div", total, self.say("ReduceSum", seen, axes, keepdims=0))
+
+    def encoder(self, rows: str, mask: str, operator: Operator) -> str:
+        """The fused operator, which reads a 0/1 input. Its weights keep their types."""
+        encoder, precision = operator.encoder, operator.plan.precision
+        stored: dict[object, str] = {}
+        given = encoder_op.tensors(encoder, PRECISIONS[precision].int8)
+        tensors = [store_once(self.weights, stored, f"encoder.{key}", array) for key, array in given]
+        attributes = encoder_op.attributes_of(encoder, precision, operator.padding)
+        if operator.plan.static:
+            attributes["ranges"] = operator.plan.ranges
+        inputs = (rows, mask, *tensors)
+        self.nodes.append(NewNode(encoder_op.OPERATION, encoder_op.DOMAIN, inputs, (ENCODED,), attributes, "encoder"))
+        return ENCODED
 
     def linear(self, x: str, weight: Array, bias: Array | None) -> str:
         product = self.say("MatMul", x, self.weight(weight, transposed=True))

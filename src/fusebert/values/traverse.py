@@ -34,6 +34,11 @@ def block_parts(block: Block) -> Iterator[tuple[str, Part]]:
             yield value
 
 
+def scalars(value: Attention | FeedForward | Position) -> dict[str, int | float | str]:
+    """The numbers and words of a body or a position, by the names of their fields."""
+    return {name: own for name, own in _children(value) if isinstance(own, int | float | str)}
+
+
 def weights(encoder: Encoder) -> Iterator[tuple[str, Array]]:
     """Every array with its path, such as `block.3.up.weight` or `block.3.position.table`."""
     for path, part in parts(encoder):
@@ -77,6 +82,11 @@ def layer_encoder(encoder: Encoder, places: range) -> Encoder:
     return Encoder.of(encoder.hidden_size, tuple(encoder.blocks[encoder.order[place]] for place in places))
 
 
+def in_order(encoder: Encoder) -> Encoder:
+    """The same encoder with a block for every place in its order."""
+    return replace(encoder, blocks=tuple(encoder.blocks[i] for i in encoder.order), order=(*range(len(encoder.order)),))
+
+
 def post_norm_layer(part: Callable[[str], Any], heads: Any, activation: Any, scale: Any = None) -> tuple[Block, Block]:
     """The two blocks of a BERT layer, of the parts that `part(path)` gives for paths such as `attention.query` and
     `feed_forward.after`; `scale` is that of the head size unless given."""
@@ -88,6 +98,29 @@ def post_norm_layer(part: Callable[[str], Any], heads: Any, activation: Any, sca
         Block(None, attention, None, part("attention.after")),
         Block(None, feed_forward, None, part("feed_forward.after")),
     )
+
+
+def beyond_bert(encoder: Encoder) -> tuple[str, ...]:
+    """What an encoder has that BERT's layers have not, in words; none of one that a kernel for BERT can carry."""
+    bodies = [block.body for block in encoder.blocks]
+    attentions = [body for body in bodies if isinstance(body, Attention)]
+    kinds = [type(body) for body in bodies]
+    beyond = {
+        "blocks that do not take turns": kinds != [Attention, FeedForward] * (len(bodies) // 2),
+        "blocks that run more than once": encoder.order != tuple(range(len(bodies))),
+        "norms before a block": any(block.before is not None for block in encoder.blocks),
+        "norms inside a block": any(block.branch is not None or block.adds_twice for block in encoder.blocks),
+        "blocks without a norm": any(block.after is None for block in encoder.blocks),
+        "a final norm": encoder.final is not None,
+        "RMSNorm": any(isinstance(part, Norm) and part.kind == "rms" for _, part in parts(encoder)),
+        "gated feed-forwards": any(isinstance(body, FeedForward) and body.gate is not None for body in bodies),
+        "more than one activation": len({body.activation for body in bodies if isinstance(body, FeedForward)}) > 1,
+        "shared key heads": any(body.key_heads != body.heads for body in attentions),
+        "norms of queries": any(body.query_norm is not None or body.key_norm is not None for body in attentions),
+        "windows": any(body.window is not None for body in attentions),
+    }
+    positions = {type(body.position).__name__.lower() for body in attentions if body.position is not None}
+    return (*(f"{kind} positions" for kind in sorted(positions)), *(what for what, is_so in beyond.items() if is_so))
 
 
 def is_norm(path: str) -> bool:

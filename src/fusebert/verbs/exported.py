@@ -1,17 +1,17 @@
 """Exported: a checkpoint, which has no graph -> an ONNX file or a SavedModel: written in its own operators and, where
-the target has a fused one, rewritten as any other graph is; compared with the checkpoint before it is put in place."""
+the target has one, the fused operator; compared with the checkpoint before it is put in place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from fusebert.engine.load import load
-from fusebert.errors import FusebertError, UnsupportedError
+from fusebert.errors import FusebertError
 from fusebert.formats import write
 from fusebert.formats.onnx.edit import files, is_model
 from fusebert.formats.tensorflow.read import is_saved_model
@@ -20,10 +20,11 @@ from fusebert.onnxruntime import session
 from fusebert.progress import progress
 from fusebert.report import Report, Table
 from fusebert.rewrite.network import write_onnx, write_saved_model
+from fusebert.rewrite.stock import check_stock
 from fusebert.source import Checkpoint, GraphSource, OnnxFile, SavedModel, open_result
 from fusebert.values.network import Network
-from fusebert.values.target import TARGETS, FusedTensorFlow, PlainOnnx
-from fusebert.values.traverse import layers
+from fusebert.values.target import TARGETS, Fused, FusedTensorFlow, StockOnnx
+from fusebert.values.traverse import in_order, layers
 from fusebert.verbs.fused import REWRITERS
 from fusebert.verbs.request import Request
 
@@ -32,41 +33,31 @@ _SUFFIXES = (".onnx", ".pb", ".pbtxt")
 
 @dataclass(frozen=True)
 class _Form:
-    """What is written: how, what it is read as, what it is called, who runs it, and what else could carry the layers.
-    TensorFlow's can be run without TensorFlow, by fusebert's own evaluator."""
+    """What is written: how, what it is read as, what it is called, and who runs it. TensorFlow's can be run without
+    TensorFlow, by fusebert's own evaluator."""
 
-    write: Callable[[Network, Path], None]
+    write: Callable[..., None]
     source: type[GraphSource]
     kind: Kind
     name: str
     framework: str
-    others: str
 
 
-_ONNX = _Form(
-    write_onnx, OnnxFile, is_model, "an ONNX file", "onnxruntime",
-    "ONNX's own operators can (--for onnx), and so can fusebert itself (--for standalone)",
-)  # fmt: skip
-_TENSORFLOW = _Form(
-    write_saved_model, SavedModel, is_saved_model, "a SavedModel", "tensorflow",
-    "fusebert itself can (--for standalone), and so can ONNX's own operators (--for onnx)",
-)  # fmt: skip
+_ONNX = _Form(write_onnx, OnnxFile, is_model, "an ONNX file", "onnxruntime")
+_TENSORFLOW = _Form(write_saved_model, SavedModel, is_saved_model, "a SavedModel", "tensorflow")
 
 
 def make_exported(request: Request) -> Report:
     """Writes the ONNX file or the SavedModel."""
-    source, out, target, form = _checkpoint(request), request.out, request.target, _form(request)
+    source, out, form = _checkpoint(request), request.out, _form(request)
     replaces = form.kind if request.overwrite else None
     write.check(out, replaces)
     network = source.network()
     request.check_sizes(network.encoder)
     with write.beside(out) as folder:
-        plain = folder / (out.name if isinstance(target, PlainOnnx) else f"plain {out.name}")
+        file = folder / out.name
         with progress("writing", None, request.show_progress):
-            with _refusing(request, plain):
-                form.write(network, plain)
-            file = plain if isinstance(target, PlainOnnx) else _rewritten(request, plain, folder / out.name)
-        made = form.source(plain) if file is plain else open_result(file, form.source(plain))
+            made = _written(request, network, file)
         if isinstance(made, OnnxFile):
             _check_onnx(made, request.verify)
         verdict, tables, notes = _verified(request, made)
@@ -97,23 +88,20 @@ def _checkpoint(request: Request) -> Checkpoint:
     return request.source
 
 
-def _rewritten(request: Request, plain: Path, file: Path) -> Path:
-    """The plain model with fused operators."""
-    with _refusing(request, plain):
-        REWRITERS[type(request.target)](_form(request).source(plain), file, request.target)
-    return file
-
-
-@contextmanager
-def _refusing(request: Request, plain: Path) -> Iterator[None]:
-    """Says of layers that the operator cannot carry what can."""
-    try:
-        yield
-    except UnsupportedError as error:
-        reason = str(error).replace(f"{plain}: ", "")
-        raise UnsupportedError(
-            f"{request.source.path}: the operator cannot carry its layers: {reason}. {_form(request).others}"
-        ) from None
+def _written(request: Request, network: Network, file: Path) -> GraphSource:
+    """Writes the model of a Network."""
+    form, target = _form(request), request.target
+    if isinstance(target, Fused):
+        form.write(network, file, target)
+    elif isinstance(target, StockOnnx):
+        check_stock(in_order(network.encoder), request.source.path)
+        plain = form.source(file.with_name(f"plain {file.name}"))
+        form.write(network, plain.path)
+        REWRITERS[StockOnnx](plain, file, target)
+        return open_result(file, plain)
+    else:
+        form.write(network, file)
+    return form.source(file)
 
 
 def _check_onnx(made: OnnxFile, verify: bool) -> None:

@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from fusebert.errors import FusebertError
 from fusebert.formats.artifact import version1
+from fusebert.formats.artifact.form import Arrays, read_encoder, read_norm
 from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS, Fields
-from fusebert.formats.files import Tensors, check_shape, read_json
+from fusebert.formats.files import Tensors, read_json
 from fusebert.ops.graph import Array
 from fusebert.ops.vocabulary import ACTIVATIONS
-from fusebert.values.blocks import (
-    Attention,
-    Block,
-    Disentangled,
-    Encoder,
-    FeedForward,
-    Linear,
-    Norm,
-    Position,
-    Relative,
-    Rotary,
-)
 from fusebert.values.network import (
     HEAD_POOLING,
     HEADS,
@@ -41,7 +28,6 @@ from fusebert.values.plan import BlockPlan, Plan, Product
 from fusebert.values.precision import BYTES, PRECISIONS
 
 _TYPES = ("f32", "bf16", "s8")
-_MOST = 1 << 16  # blocks that run
 
 
 def read(path: Path) -> tuple[Network, Plan, int]:
@@ -61,42 +47,18 @@ def read(path: Path) -> tuple[Network, Plan, int]:
     return network, _plan(header), header.whole("max_length", 1, network.embeddings.longest)
 
 
-class Weights:
-    """The artifact's tensors with checked shapes."""
+class Weights(Arrays):
+    """The artifact's tensors, some of which are stored under another's name."""
 
     def __init__(self, path: Path, tied: dict[str, str], rename: Callable[[str], str]) -> None:
-        self._path, self._tied, self._rename = path / WEIGHTS, tied, rename
-        self._tensors = Tensors(self._path)
-        self._read: dict[str, Array] = {}
+        tensors = Tensors(path / WEIGHTS)
+        read: dict[str, Array] = {}
+        super().__init__(path / WEIGHTS, tensors, lambda name: read.setdefault(name, tensors[name]))
+        self._tied, self._rename = tied, rename
 
     def _stored(self, name: str) -> str:
         name = self._rename(name)
         return self._tied.get(name, name)
-
-    def has(self, name: str) -> bool:
-        return self._stored(name) in self._tensors
-
-    def get(self, name: str, shape: tuple[int | None, ...]) -> Array:
-        stored = self._stored(name)
-        if stored not in self._tensors:
-            raise FusebertError(f"{self._path} has no tensor {stored}")
-        array = self._read.setdefault(stored, self._tensors[stored])
-        check_shape(self._path, stored, array, shape)
-        return array
-
-    def floats(self, name: str, shape: tuple[int | None, ...]) -> Array:
-        array = self.get(name, shape)
-        if array.dtype == np.int8:
-            raise FusebertError(f"{self._path}: tensor {name} is I8, but must be floats")
-        return array
-
-    def linear(self, name: str, outputs: int | None, inputs: int | None) -> Linear:
-        weight = self.get(f"{name}.weight", (outputs, inputs))
-        rows = (weight.shape[0],)
-        bias = self.floats(f"{name}.bias", rows) if self.has(f"{name}.bias") else None
-        scales = self.floats(f"{name}.scales", rows) if weight.dtype == np.int8 else None
-        columns = f"{name}.input_scales"
-        return Linear(weight, bias, scales, self.floats(columns, (weight.shape[1],)) if self.has(columns) else None)
 
 
 def _network(header: Fields, weights: Weights) -> Network:
@@ -112,10 +74,10 @@ def _network(header: Fields, weights: Weights) -> Network:
         word=word,
         position=weights.floats("embeddings.position", (None, width)) if most is None else None,
         kind=weights.floats("embeddings.kind", (None, width)) if weights.has("embeddings.kind") else None,
-        norm=_norm(fields, "norm", weights, "embeddings.norm", width),
+        norm=read_norm(fields, "norm", weights, "embeddings.norm", width),
         project=project,
         padding_id=padding,
-        projected_norm=_norm(fields, "projected_norm", weights, "embeddings.projected_norm", hidden),
+        projected_norm=read_norm(fields, "projected_norm", weights, "embeddings.projected_norm", hidden),
         scale=fields.number("scale", 1e-6, 1e6) if fields.optional("scale") else 1.0,
         max_positions=most,
     )
@@ -135,7 +97,7 @@ def _network(header: Fields, weights: Weights) -> Network:
     problem = header.choice("problem", ("single_label", "multi_label", "regression"))
     family = str(header.values.get("family", ""))
     return Network(
-        family, embeddings, _encoder(header, weights, hidden), Head(kind, steps, pooling), labels, problem,
+        family, embeddings, read_encoder(header, weights, hidden), Head(kind, steps, pooling), labels, problem,
         _sentence(header.section("sentence"), weights, hidden) if header.optional("sentence") else None,
         _token_heads(weights, hidden), header.choice("scores", SCORES) if header.optional("scores") else SCORES[0],
     )  # fmt: skip
@@ -155,7 +117,7 @@ def _steps(fields: Fields, weights: Weights, path: str, inputs: int) -> tuple[tu
     for i, step in enumerate(fields.sections("steps")):
         linear = weights.linear(f"{path}.{i}", None, inputs)
         inputs = linear.weight.shape[0]
-        norm = _norm(step, "norm", weights, f"{path}.{i}.norm", inputs)
+        norm = read_norm(step, "norm", weights, f"{path}.{i}.norm", inputs)
         steps.append(Dense(linear, step.choice("activation", ACTIVATIONS), norm))
     return tuple(steps), inputs
 
@@ -167,69 +129,6 @@ def _sentence(fields: Fields, weights: Weights, hidden: int) -> Sentence:
     normalize, refusal = fields.values.get("normalize") is True, str(fields.values.get("refusal", ""))
     splade = fields.choice("splade", SPLADE) if fields.values.get("splade") else ""
     return Sentence(pooling, steps, normalize, prompts, default, refusal, splade)
-
-
-def _encoder(header: Fields, weights: Weights, hidden: int) -> Encoder:
-    blocks = tuple(_block(fields, weights, f"block.{i}", hidden) for i, fields in enumerate(header.sections("blocks")))
-    order = header.values.get("order")
-    known = range(len(blocks))
-    if not isinstance(order, list) or len(order) > _MOST or not all(type(i) is int and i in known for i in order):
-        raise FusebertError(f"{header.path}: order must be a list of block numbers from 0 to {len(blocks) - 1}")
-    return Encoder(hidden, blocks, tuple(order), _norm(header, "final", weights, "final", hidden))
-
-
-def _block(fields: Fields, weights: Weights, path: str, hidden: int) -> Block:
-    norms = fields.section("norms")
-
-    def norm(name: str, width: int | None = hidden) -> Norm | None:
-        return _norm(norms, name, weights, f"{path}.{name}", width)
-
-    def inward(name: str) -> Linear:
-        return weights.linear(f"{path}.{name}", None, hidden)
-
-    def outward(name: str) -> Linear:
-        return weights.linear(f"{path}.{name}", hidden, None)
-
-    body: Attention | FeedForward
-    if fields.choice("body", ("attention", "feed_forward")) == "attention":
-        body = Attention(
-            inward("query"), inward("key"), inward("value"), outward("out"), heads=fields.whole("heads", 1, 1 << 16),
-            key_heads=fields.whole("key_heads", 1, 1 << 16), scale=fields.number("scale"),
-            window=fields.whole("window", 0, 1 << 30) if fields.optional("window") else None,
-            position=_position(fields, weights, f"{path}.position"), query_norm=norm("query_norm", None),
-            key_norm=norm("key_norm", None),
-        )  # fmt: skip
-    else:
-        gate = inward("gate") if weights.has(f"{path}.gate.weight") else None
-        body = FeedForward(inward("up"), gate, outward("down"), fields.choice("activation", ACTIVATIONS))
-    twice = fields.values.get("adds_twice") is True  # older ones have no such field
-    return Block(norm("before"), body, norm("branch"), norm("after"), twice)
-
-
-def _position(block: Fields, weights: Weights, path: str) -> Position | None:
-    if not block.optional("position"):
-        return None
-    fields = block.section("position")
-    kind = fields.choice("kind", ("rotary", "relative", "disentangled"))
-    if kind == "rotary":
-        return Rotary(weights.floats(f"{path}.frequencies", (None,)))
-    if kind == "relative":
-        return Relative(weights.floats(f"{path}.table", (None, None)))
-    content, position = (
-        weights.floats(f"{path}.{name}", (None, None)) if weights.has(f"{path}.{name}") else None
-        for name in ("content_to_position", "position_to_content")
-    )
-    sizes = fields.whole("buckets", -1, 1 << 24), fields.whole("reach", 1, 1 << 24)
-    return Disentangled(content, position, *sizes)
-
-
-def _norm(parent: Fields, field: str, weights: Weights, name: str, width: int | None) -> Norm | None:
-    if not parent.optional(field):
-        return None
-    fields = parent.section(field)
-    has = fields.strings("has")
-    gain, bias = (weights.floats(f"{name}.{part}", (width,)) if part in has else None for part in ("gain", "bias"))
-    return Norm(gain, bias, fields.number("epsilon", 0, 1), fields.choice("kind", ("layer", "rms")))
 
 
 def _plan(header: Fields) -> Plan:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.formats.artifact.form import describe_block, describe_norm
 from fusebert.formats.artifact.header import HEADER, VERSION, WEIGHTS
 from fusebert.formats.files import release
 from fusebert.ops.graph import Array
-from fusebert.values.blocks import Attention, Block, Norm, Position
+from fusebert.values.blocks import Block
 from fusebert.values.network import Dense, Embeddings, Network, Sentence
 from fusebert.values.plan import BlockPlan, Plan, Product
-from fusebert.values.traverse import block_parts
 
 
 def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
@@ -43,7 +43,7 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
         "embeddings": _embeddings(network.embeddings),
         "blocks": [_block(block, own) for block, own in zip(encoder.blocks, plan.blocks, strict=True)],
         "order": list(encoder.order),
-        "final": _norm(encoder.final),
+        "final": describe_norm(encoder.final),
         "head": {
             "kind": network.head.kind,
             "pooling": network.head.pooling,
@@ -65,8 +65,8 @@ def write(folder: Path, network: Network, plan: Plan, max_length: int) -> None:
 
 def _embeddings(embeddings: Embeddings) -> dict[str, Any]:
     return {
-        "norm": _norm(embeddings.norm),
-        "projected_norm": _norm(embeddings.projected_norm),
+        "norm": describe_norm(embeddings.norm),
+        "projected_norm": describe_norm(embeddings.projected_norm),
         "padding_id": embeddings.padding_id,
         "scale": embeddings.scale,
         "max_positions": embeddings.max_positions,
@@ -74,16 +74,8 @@ def _embeddings(embeddings: Embeddings) -> dict[str, Any]:
 
 
 def _block(block: Block, plan: BlockPlan) -> dict[str, Any]:
-    body = block.body
-    if isinstance(body, Attention):
-        own = {"body": "attention", "heads": body.heads, "key_heads": body.key_heads, "scale": body.scale,
-               "window": body.window, "position": _position(body.position)}  # fmt: skip
-    else:
-        own = {"body": "feed_forward", "activation": body.activation}
-    norms = {name: _norm(part) for name, part in block_parts(block) if isinstance(part, Norm)}
     products = {"first": _product(plan.first), "second": _product(plan.second)}
-    more = {"adds_twice": True} if block.adds_twice else {}
-    return {**own, "norms": norms, **more, "products": products, "scores": plan.scores, "bytes": plan.bytes}
+    return {**describe_block(block), "products": products, "scores": plan.scores, "bytes": plan.bytes}
 
 
 def _sentence(sentence: Sentence | None) -> dict[str, Any] | None:
@@ -93,23 +85,9 @@ def _sentence(sentence: Sentence | None) -> dict[str, Any] | None:
     return {**own, "prompts": dict(sentence.prompts), "steps": [_step(step) for step in sentence.steps]}
 
 
-def _position(position: Position | None) -> dict[str, Any] | None:
-    if position is None:
-        return None
-    values = {field.name: getattr(position, field.name) for field in fields(position)}
-    numbers = {name: value for name, value in values.items() if isinstance(value, int)}
-    return {"kind": type(position).__name__.lower(), **numbers}
-
-
-def _norm(norm: Norm | None) -> dict[str, Any] | None:
-    if norm is None:
-        return None
-    return {"kind": norm.kind, "epsilon": norm.epsilon, "has": [name for name, _ in norm.arrays()]}
-
-
 def _product(product: Product) -> dict[str, Any]:
     return {"type": product.type, "low": product.low, "high": product.high}
 
 
 def _step(step: Dense) -> dict[str, Any]:
-    return {"activation": step.activation, "norm": _norm(step.norm)}
+    return {"activation": step.activation, "norm": describe_norm(step.norm)}

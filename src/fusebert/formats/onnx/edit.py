@@ -125,13 +125,16 @@ def create(
     inputs: Mapping[str, Declared],
     outputs: Mapping[str, Declared],
     opsets: Mapping[str, int],
+    declared: Mapping[str, tuple[int | str | None, ...]] | None = None,
 ) -> None:
-    """Writes a new model of nodes in the order in which they run; inputs and outputs have an element type and sizes."""
+    """Writes a new model of nodes in the order in which they run; inputs and outputs have an element type and sizes.
+    `declared` are the shapes of float tensors, which tools cannot infer."""
     editing = _Editing(empty(out))
     editing.append(nodes)
     for name, array in weights.items():
         editing.add_weight(name, array)
     editing.show(inputs, outputs)
+    editing.declare(declared or {})
     for domain, version in opsets.items():
         editing.model.opset_import.add(domain=domain, version=version)
     editing.save(out)

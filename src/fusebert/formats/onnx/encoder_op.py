@@ -9,12 +9,22 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import FusebertError
+from fusebert.formats.layout import read_layout, write_layout
 from fusebert.ops.graph import Array
 from fusebert.values.blocks import Attention, Block, Encoder, FeedForward, Linear, Norm
 from fusebert.values.operator import Operator
 from fusebert.values.plan import make_plan
 from fusebert.values.precision import PRECISIONS
-from fusebert.values.traverse import POST_NORM_PARTS, is_norm, layer_encoder, layers, parts, post_norm_layer
+from fusebert.values.traverse import (
+    POST_NORM_PARTS,
+    beyond_bert,
+    is_norm,
+    layer_encoder,
+    layers,
+    parts,
+    post_norm_layer,
+    weights,
+)
 
 DOMAIN, OPERATION, VERSION = "fusebert", "Encoder", 1
 NAME = f"{DOMAIN}.{OPERATION}"  # as a node of a Graph has it
@@ -51,7 +61,11 @@ def _per_layer(attributes: Mapping[str, Any], name: str, count: int) -> Sequence
 
 
 def tensors(encoder: Encoder, scales: bool) -> Iterator[tuple[str, Array]]:
-    """The operator's constant inputs, layer by layer in its order; a bias or scale that is missing has no elements."""
+    """The operator's constant inputs: what a layout names; or of BERT's layers, layer by layer in its order, where a
+    bias or scale that is missing has no elements."""
+    if beyond_bert(encoder):
+        yield from weights(encoder)
+        return
     for places in layers(encoder):
         layer = list(parts(layer_encoder(encoder, places)))
         for path, part in layer:
@@ -69,7 +83,10 @@ def _given(array: Array | None) -> Array:
 
 
 def attributes_of(encoder: Encoder, precision: str, padding: str) -> dict[str, Any]:
-    """The operator's attributes, but for taps and ranges."""
+    """The operator's attributes, but for taps and ranges: a layout, or of BERT's layers what they were before there
+    were layouts."""
+    if beyond_bert(encoder):
+        return {"layout": write_layout(encoder), "precision": precision, "padding": padding}
     bodies = [block.body for block in encoder.blocks]
     attentions = [body for body in bodies if isinstance(body, Attention)]
     attributes: dict[str, Any] = {
@@ -87,6 +104,11 @@ def attributes_of(encoder: Encoder, precision: str, padding: str) -> dict[str, A
 
 def read_operator(attributes: Mapping[str, Any], names: Sequence[str], array: Callable[[str], Array]) -> Operator:
     """What a node computes, by its attributes and the names of its weights, which `array` reads."""
+    precision, padding = str(attributes.get("precision", "fp32")), str(attributes.get("padding", "skip"))
+    if "layout" in attributes:
+        encoder = read_layout(NAME, str(attributes["layout"]), names, array)
+        plan = make_plan(precision, len(encoder.blocks), attributes.get("ranges") or None)
+        return Operator(encoder, plan, padding)
     fields = weight_names(attributes)
     count = len(names) // len(fields)
     blocks: list[Block] = []
@@ -104,10 +126,9 @@ def read_operator(attributes: Mapping[str, Any], names: Sequence[str], array: Ca
 
         activation = str(attributes.get("activation", "gelu_erf"))
         blocks += post_norm_layer(part, heads, activation, scale or None)
-    precision = str(attributes.get("precision", "fp32"))
     plan = make_plan(precision, 2 * count, attributes.get("ranges") or None)
     hidden = next(array(name).shape[1] for (_, field), name in zip(fields, names, strict=False) if field == "weight")
-    return Operator(Encoder.of(hidden, tuple(blocks)), plan, str(attributes.get("padding", "skip")))
+    return Operator(Encoder.of(hidden, tuple(blocks)), plan, padding)
 
 
 def _numbers(array: Array, field: str) -> Array | None:

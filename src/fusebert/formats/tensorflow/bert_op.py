@@ -1,6 +1,6 @@
-"""The op `Bert` and its kin as data: their attributes, the order and shapes of their weights, their outputs and
-precisions; and the rules by which a node is checked without running it. docs/tensorflow-op.md describes them, and
-native/hosts/tf_op.cc registers them: a test holds this file to what is registered."""
+"""The op `Bert` and its kin, EncoderForm among them, as data: their attributes, the order and shapes of their weights,
+their outputs and precisions; and the rules by which a node is checked without running it. docs/tensorflow-op.md
+describes them, and native/hosts/tf_op.cc registers them: a test holds this file to what is registered."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from typing import Any
 from fusebert.errors import FusebertError
 from fusebert.formats.tensorflow.messages import attribute_value
 from fusebert.formats.tensorflow.types import Type
+from fusebert.values.precision import PRECISIONS
 from fusebert.values.traverse import POST_NORM_PARTS, is_norm
 
 INPUTS = ("embedded", "input_mask", "weights")
 OPS = ("Bert", "BertHiddenStates")
 COMPACT = ("BertCompact", "BertCompactHiddenStates")  # whose weights are bytes: fusebert writes them, nobody by hand
-FUSED = *OPS, *COMPACT
+FORM = "EncoderForm"  # any form of encoder, by a layout (formats/layout.py)
+FUSED = *OPS, *COMPACT, FORM
 OUTPUTS = {op: ("encoded", "hidden_states") if op.endswith("States") else ("encoded",) for op in FUSED}
+OUTPUTS[FORM] = ("encoded", "hidden_states")
 WEIGHTS = tuple(  # of a layer, in the order in which a node reads them
     (part, field) for part in POST_NORM_PARTS for field in ("gain" if is_norm(part) else "weight", "bias")
 )
@@ -72,9 +75,18 @@ _COMPACT = {
     "WeightTypes": Attribute("list", allowed=("float32", "int8"), least=len(COMPACT_WEIGHTS)),
 }
 _STATES = {"NumHiddenStates": Attribute("i")}
+_FORM = {
+    **{name: _ATTRIBUTES[name] for name in ("MaskT", "AdditiveMask", "MaskValue", "Padding", "NumThreads")},
+    "WeightTypes": Attribute("list", allowed=("float32", "int8"), least=1),
+    "Layout": Attribute("s"),
+    "Precision": Attribute("s", "fp32", tuple(PRECISIONS)),
+    "Ranges": Attribute("list", ()),
+    "NumHiddenStates": Attribute("i", 0, least=0),
+}
 ATTRIBUTES = {
-    op: {**(_COMPACT if op in COMPACT else _ATTRIBUTES), **(_STATES if "hidden_states" in outputs else {})}
-    for op, outputs in OUTPUTS.items()
+    **{op: _ATTRIBUTES | (_STATES if "hidden_states" in OUTPUTS[op] else {}) for op in OPS},
+    **{op: _COMPACT | (_STATES if "hidden_states" in OUTPUTS[op] else {}) for op in COMPACT},
+    FORM: _FORM,
 }
 
 
@@ -85,12 +97,14 @@ def with_defaults(op: str, given: Mapping[str, Any]) -> Settings:
 
 def typed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes as an editor takes them: names of element types as `Type`."""
-    kinds = {**_ATTRIBUTES, **_COMPACT, **_STATES}
+    kinds = {**_ATTRIBUTES, **_COMPACT, **_STATES, **_FORM}
     return {name: Type(value) if kinds[name].kind == "type" else value for name, value in settings.items()}
 
 
 def precision_of(settings: Mapping[str, Any]) -> str:
     """The precision that a node computes in."""
+    if "Precision" in settings:
+        return str(settings["Precision"])
     int8 = settings.get("QuantizableDataType", "qint8") == "qint8"  # a compact op has no other
     bf16 = settings.get("NonQuantizableDataType") == "bfloat16"
     return ("int8-bf16" if bf16 else "int8") if int8 else ("bf16" if bf16 else "fp32")

@@ -14,6 +14,7 @@ from fusebert.formats.tensorflow.bert_layers import read_operator
 from fusebert.formats.tensorflow.bert_op import FUSED, with_defaults
 from fusebert.ops.graph import Array, Node
 from fusebert.values.batch import Batch
+from fusebert.values.blocks import Attention
 
 _HIDDEN = -1000  # exp() leaves nothing of a score that is this much below another
 
@@ -30,19 +31,19 @@ class BertNode:
         self._op = node.op
         self._places = [_place(tensor) for tensor in node.outputs]
         self._engine: EncoderEngine | None = None
+        self._heads = 1
 
     def __call__(self, embedded: Array, mask: Array, *weights: Array, **attributes: Any) -> tuple[Array, ...]:
         """The node's outputs that somebody reads, in its order."""
         settings = with_defaults(self._op, attributes)
-        hidden, heads = settings["HiddenSize"], settings["NumAttentionHeads"]
         if self._engine is None:
-            self._engine = _packed(weights, settings)
+            self._engine, self._heads = _packed(weights, settings)
         added = _added(mask, settings)
-        rows = np.ascontiguousarray(embedded.reshape(-1, hidden), np.float32)
+        rows = np.ascontiguousarray(embedded.reshape(-1, embedded.shape[-1]), np.float32)
         shape = len(rows) // max(added.shape[-1], 1), added.shape[-1]
         if embedded.ndim == 3 and embedded.shape[:2] != shape:
             raise ValueError(f"rows of shape {embedded.shape} do not fit a mask of shape {mask.shape}")
-        encoded, states = self._engine.run(rows, Batch.masked(added, shape, heads=heads), hidden_states=True)
+        encoded, states = self._engine.run(rows, Batch.masked(added, shape, heads=self._heads), hidden_states=True)
         dropped = _dropped(added, shape, settings["Padding"])
         for array in (encoded, *states):
             array[dropped] = 0
@@ -55,10 +56,13 @@ def _place(tensor: str) -> int:
     return int(number) + (output == ["hidden_states"])
 
 
-def _packed(weights: Sequence[Array], settings: Mapping[str, Any]) -> EncoderEngine:
+def _packed(weights: Sequence[Array], settings: Mapping[str, Any]) -> tuple[EncoderEngine, int]:
+    """The engine, and how many heads a mask may tell apart: those that all attentions have."""
     operator = read_operator(settings, weights)
     encoder = convert_encoder(operator.encoder, operator.plan)
-    return EncoderEngine(encoder, operator.plan, pool(settings["NumThreads"] or None))
+    heads = {block.body.heads for block in encoder.blocks if isinstance(block.body, Attention)}
+    engine = EncoderEngine(encoder, operator.plan, pool(settings["NumThreads"] or None))
+    return engine, heads.pop() if len(heads) == 1 else 1
 
 
 def _added(mask: Array, settings: Mapping[str, Any]) -> Array:
