@@ -40,6 +40,7 @@ void test_hidden_rows() {
 
   const Batch skip(&mask, 3, 3, 1, Hidden::skip);
   CHECK(list(skip.offsets()) == (Ints{0, 2, 4, 4}) && list(skip.index()) == (Ints{0, 1, 4, 5}));
+  CHECK(list(skip.positions()) == (std::vector<int32_t>{0, 1, 1, 2}));  // in the padded row, for what depends on them
   CHECK(skip.visible().empty() && list(skip.cleared()) == (Ints{2, 3, 6, 7, 8}));
 
   const Batch first(&mask, 3, 3, 1, Hidden::first);
@@ -48,7 +49,8 @@ void test_hidden_rows() {
   CHECK(list(first.cleared()) == (Ints{2, 7, 8}));
 
   const Batch compute(&mask, 3, 3, 1, Hidden::compute);
-  CHECK(compute.rows() == 9 && compute.index().empty() && compute.cleared().empty());
+  CHECK(compute.rows() == 9 && compute.index().empty() && compute.positions().empty());
+  CHECK(compute.cleared().empty());
   CHECK(list(compute.visible()) == (std::vector<uint8_t>{1, 1, 0, 0, 1, 1, 0, 0, 0}));
 
   std::vector<float> rows(18, 7);

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow")
 import fusebert.tensorflow  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 FORMS = [
     ("mpnet", "masked"), ("xlm-roberta-xl", "token"), ("modernbert", "question"), ("deberta-v1", "none"),
     ("deberta-v2", "token"), ("deberta-v3", "sequence"), ("nomic", "none"), ("gte", "sequence"), ("jina-v3", "none"),

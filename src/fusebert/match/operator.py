@@ -12,6 +12,7 @@ from fusebert.formats.tensorflow.bert_op import FUSED, precision_of, with_defaul
 from fusebert.match.findings import FoundEncoder, Lifted
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.values.operator import Operator
+from fusebert.values.traverse import layers
 
 
 def read_operator(raised: Lifted, found: FoundEncoder) -> Operator | None:
@@ -34,9 +35,11 @@ def read_operator(raised: Lifted, found: FoundEncoder) -> Operator | None:
             made = bert_layers.read_operator(with_defaults(node.op, node.attributes), [array(name) for name in names])
     except (TypeError, ValueError) as error:
         raise UnsupportedError(f"{node.name}: its weights do not fit: {error}") from None
-    blocks = 2 * len(found.layers)  # only what is needed of the last layers
-    encoder = replace(made.encoder, blocks=made.encoder.blocks[:blocks], order=tuple(range(blocks)))
-    return replace(made, encoder=encoder, plan=replace(made.plan, blocks=made.plan.blocks[:blocks]))
+    every = layers(made.encoder)
+    if len(found.layers) == len(every):
+        return made
+    order = made.encoder.order[: every[len(found.layers) - 1].stop]  # only what is needed of the last layers
+    return replace(made, encoder=replace(made.encoder, order=order, final=None))
 
 
 def operator_settings(found: FoundEncoder) -> tuple[str, str] | None:
