@@ -1,5 +1,5 @@
 """A Network -> a graph without a framework: embeddings, encoder and head as a checkpoint gives them, in ONNX's own
-operators or with the fused one, or in TensorFlow's with the fused one."""
+operators or in TensorFlow's, its encoder among them or as the fused operator."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ def write_onnx(network: Network, out: Path, target: FusedOnnx | None = None) -> 
         rewrite(parse(whole), out, (), {}, {}, Changes(tuple(inputs), target.int32, length, target.float16))
 
 
-def write_saved_model(network: Network, out: Path, target: FusedTensorFlow) -> None:
-    """Writes a Network as a SavedModel with one fused op: the same inputs, as int32, to its one signature. Only compact
-    weights are stored as int8."""
+def write_saved_model(network: Network, out: Path, target: FusedTensorFlow | None = None) -> None:
+    """Writes a Network as a SavedModel: the same inputs, as int32, to its one signature. With a target the encoder is
+    one fused op, and only compact weights are stored as int8; without, it is layers of BERT."""
     words = TensorFlowWords(IDS, target)
-    outputs = _spell(words, network, fuse_network(network, target, floats=not target.compact))
+    operator = None if target is None else fuse_network(network, target, floats=not target.compact)
+    outputs = _spell(words, network, operator)
     inputs = dict.fromkeys(_inputs(network), ("int32", _TOKENS))
     create_saved_model(out, words.nodes, inputs, {name: ("float32", shape) for name, shape in outputs.items()})
 
@@ -69,7 +70,6 @@ def _spell(words: _Words, network: Network, operator: Operator | None) -> dict[s
     rows = _embed(words, network.embeddings)
     if operator is not None:
         return _head(words, network, words.encoder(rows, MASK, operator))
-    assert isinstance(words, OnnxWords)
     mask = words.hiding(MASK)
     for number in network.encoder.order:
         rows = block(words, rows, mask, network.encoder.blocks[number])

@@ -1,12 +1,14 @@
-"""A Network in TensorFlow's words: embeddings and head as TensorFlow's own operations, and the encoder between them as
-one fused op, in a graph in which all weights are constants."""
+"""The vocabulary as TensorFlow: `values.forms` run with these words is a graph of TensorFlow's own operations, in which
+a Network's weights are constants. Its encoder is one fused op, or layers of BERT in TensorFlow's own operations; those
+of other forms are refused by name."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from fusebert.errors import UnsupportedError
 from fusebert.formats.tensorflow.bert_layers import node_of
 from fusebert.formats.tensorflow.bert_op import FORM
 from fusebert.formats.tensorflow.edit import NewNode
@@ -18,7 +20,12 @@ from fusebert.values.target import FusedTensorFlow
 
 _LOWEST = float(np.finfo(np.float32).min)
 _FLOAT, _WHOLE = Type("float32"), Type("int32")
+_OTHERS = {
+    "by_distance": "disentangled positions", "distance_bias": "relative positions", "repeat_heads": "shared key heads",
+    "rotate": "rotary positions", "window": "windows of attention",
+}  # fmt: skip
 _ATTRIBUTES: dict[str, dict[str, Any]] = {  # of operations that have more than a type T, which is float
+    "BatchMatMulV2": {"T": _FLOAT, "adj_x": False, "adj_y": False},
     "Cast": {"DstT": _FLOAT, "SrcT": _WHOLE, "Truncate": False},
     "ConcatV2": {"N": 2, "T": _WHOLE, "Tidx": _WHOLE},
     "Cumsum": {"T": _WHOLE, "Tidx": _WHOLE, "exclusive": False, "reverse": False},
@@ -31,16 +38,18 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {  # of operations that have more than 
     "Reshape": {"T": _FLOAT, "Tshape": _WHOLE},
     "Shape": {"T": _FLOAT, "out_type": _WHOLE},
     "Sum": {"T": _FLOAT, "Tidx": _WHOLE, "keep_dims": False},
+    "Transpose": {"T": _FLOAT, "Tperm": _WHOLE},
 }
 
 
 class TensorFlowWords(Spelling):
-    """Nodes as words are said. Rows are `[batch, tokens, width]`; `ids` is an input `[batch, tokens]`."""
+    """Nodes as words are said. Rows are `[batch, tokens, width]`; heads are an axis before tokens. `ids` is an input
+    `[batch, tokens]`."""
 
-    def __init__(self, ids: str, target: FusedTensorFlow) -> None:
+    def __init__(self, ids: str, target: FusedTensorFlow | None = None) -> None:
         super().__init__()
         self.nodes: list[NewNode] = []
-        self._ids, self._target = ids, target
+        self._ids, self._target = ids, target or FusedTensorFlow()
         self._alive: list[Array] = []  # whose places in memory are in use as keys
 
     def say(self, operation: str, *inputs: str, name: str = "", **attributes: Any) -> str:
@@ -86,6 +95,11 @@ class TensorFlowWords(Spelling):
         real = self.say("Cast", self.say("NotEqual", ids, empty), SrcT=Type("bool"), DstT=_WHOLE)
         places = self.say("Mul", self.say("Cumsum", real, self._axis(1)), real, T=_WHOLE)
         return self.say("AddV2", places, empty, T=_WHOLE)
+
+    def hiding(self, mask: str) -> str:
+        """What is added to scores, of a 0/1 input `[batch, tokens]`."""
+        wide = self.say("ExpandDims", self.say("ExpandDims", self.say("Cast", mask), self._axis(1)), self._axis(1))
+        return self.say("Mul", self.say("Sub", self.number(1), wide), self.number(_LOWEST))
 
     def visible_mean(self, rows: str, mask: str) -> str:
         """The mean of the rows that a 0/1 input shows."""
@@ -135,6 +149,29 @@ class TensorFlowWords(Spelling):
     def _axis(self, number: int) -> str:
         return self.once(("axis", number), lambda: self.constant(number))
 
+    def _heads(self, x: str, sizes: list[int]) -> str:
+        """Rows in another shape, of which all but batch and tokens are given."""
+        known = self.say("Shape", self._ids, T=_WHOLE)
+        return self.say("Reshape", x, self.say("ConcatV2", known, self.constant(sizes), self._axis(0)))
+
+    def split_heads(self, x: str, heads: int) -> str:
+        return self.say("Transpose", self._heads(x, [heads, -1]), self.constant([0, 2, 1, 3]))
+
+    def merge_heads(self, x: str) -> str:
+        return self._heads(self.say("Transpose", x, self.constant([0, 2, 1, 3])), [-1])
+
+    def scores(self, query: str, key: str, scale: float) -> str:
+        return self.say("Mul", self.say("BatchMatMulV2", query, key, adj_y=True), self.number(scale))
+
+    def mask(self, scores: str, mask: str) -> str:
+        return self.say("AddV2", scores, mask)
+
+    def softmax(self, x: str) -> str:
+        return self.say("Softmax", x)
+
+    def context(self, attention: str, value: str) -> str:
+        return self.say("BatchMatMulV2", attention, value)
+
     def add(self, a: str, b: str) -> str:
         return self.say("AddV2", a, b)
 
@@ -170,3 +207,7 @@ class TensorFlowWords(Spelling):
         squares = self.say("Mean", self.say("Mul", x, x), self._axis(-1))
         normed = self.say("Mul", x, self.say("Rsqrt", self.say("AddV2", squares, self.number(epsilon))))
         return normed if gain is None else self.say("Mul", normed, self.weight(gain))
+
+    def __getattr__(self, word: str) -> NoReturn:
+        """The words of other forms of blocks."""
+        raise UnsupportedError(f"no plain SavedModel is written of {_OTHERS.get(word, word)}")
