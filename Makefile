@@ -6,7 +6,7 @@ DATA ?= ../shared/data
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_COMPILE := 0
 
-.PHONY: demo test fuzz soak test-arm test-large test-ray test-integrations check style types imports scripts browser docs zoo bench bench-embed \
+.PHONY: demo test fuzz soak coverage test-arm test-large test-ray test-integrations check style types imports scripts browser docs zoo bench bench-embed \
         bench-serve quality wheels native format clean
 
 SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*.* native/*/*.*)
@@ -87,6 +87,15 @@ test:
 SECONDS ?= 60
 fuzz: $(VENV)/.developed build/legacy/.installed
 	PYTHONPATH=. $(BIN)/python -m fuzz --seconds $(SECONDS)
+
+# Which branches of src/ pytest takes, and which lines of native/ its own tests run; fails below 90 % and 85 %.
+coverage: $(VENV)/.developed zoo build/clients/.installed build/around/.installed
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(BIN)/python -m coverage run -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+	$(BIN)/python scripts/native_coverage.py
 
 # What is killed at random moments, two hundred times each.
 soak: $(VENV)/.developed
