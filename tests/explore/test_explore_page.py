@@ -138,6 +138,9 @@ def test_weights_have_a_histogram_and_two_models_stand_side_by_side(chromium, se
     with page_of(chromium, serve(*models)) as page:
         panes = page.locator(".pane")
         assert panes.count() == 2
+        for i in (0, 1):  # both are drawn for the width that they have beside each other
+            at = "panes[i].canvas.extent.w * panes[i].canvas.scale"
+            assert page.evaluate(f"i => {at} <= panes[i].canvas.canvas.clientWidth", i)
         panes.nth(1).get_by_role("button", name="Fit all in").click()
         page.evaluate("panes[1].activate(panes[1])")
         page.get_by_label("Search nodes").fill("word_embeddings/Gather")

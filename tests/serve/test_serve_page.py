@@ -65,6 +65,7 @@ def test_every_head_has_its_drawing(chromium, serve, head):
             assert scores == [round(one["score"], 4) for one in sorted(answered, key=lambda one: -one["score"])]
         elif head != "masked":
             assert page.locator(".marked").count() == 1
+        assert page.locator(".tokens").count() == 1 + (head == "question")  # of the context too
         assert violations(page) == []
 
 

@@ -131,7 +131,8 @@ async function begin() {
   showTab('tab-node');
   try {
     const models = await (await ask('/api/models')).json();
-    for (const number of models.keys()) panes.push(new Pane(await fetchModel(number), part('panes'), activate));
+    const read = await Promise.all([...models.keys()].map(fetchModel));
+    for (const model of read) panes.push(new Pane(model, part('panes'), activate)); // at once, so that each sees its own width
     document.body.dataset.models = String(panes.length);
     fill(part('title'), models.map((/** @type {{ path: string }} */ one) => one.path.split('/').pop()).join(' and '));
     activate(panes[0]);

@@ -36,9 +36,8 @@ function lines() {
   return first.value.split('\n').map((line) => line.trim()).filter(Boolean);
 }
 
-/** What the model is for, asked by its own call. @param {string} model @param {string} head @param {string[]} texts */
-async function answer(model, head, texts) {
-  const pair = second.value.trim();
+/** What the model is for, asked by its own call. @param {string} model @param {string} head @param {string[]} texts @param {string} pair */
+async function answer(model, head, texts, pair) {
   if (head === 'question') {
     const asked = await ask('/answer', { model, inputs: texts.map((question) => ({ question, context: second.value })) });
     return { ...asked, shown: texts.map((question, i) => make('div', { className: 'result' }, make('h3', {}, question), marked(second.value, [asked.found[i]]))) };
@@ -64,11 +63,12 @@ async function answer(model, head, texts) {
 async function run(event) {
   event.preventDefault();
   const texts = lines();
+  const pair = part('second-part').hidden ? '' : second.value.trim();
   if (!info || !texts.length) return;
   const result = part('result');
   try {
     const { model_id: model, model_type: { head } } = info;
-    const [{ shown, headers: told }, split] = await Promise.all([answer(model, head, texts), ask('/tokenize', { model, inputs: texts })]);
+    const [{ shown, headers: told }, split] = await Promise.all([answer(model, head, texts, pair), ask('/tokenize', { model, inputs: pair ? [...texts, pair] : texts })]);
     fill(part('took'), `${told.get('x-total-time')} ms, of which ${told.get('x-inference-time')} ms in the model; ${told.get('x-compute-tokens')} tokens`);
     fill(result, shown, make('div', { className: 'result' }, make('h3', {}, 'Tokens'), split.found.map(tokens)));
   } catch (error) {
