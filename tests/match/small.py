@@ -269,7 +269,7 @@ def close(
     named = {role: feeds[name] for role, name in whole.inputs.items()}
     if any("give a mask" in text for text in map(str, whole.omitted)):
         named["mask"] = feeds[whole.inputs["ids"]] != finding.encoders[0].mask.hidden_id
-    mask = named.get("mask")
+    mask = 1 - named["padding"] if "padding" in named else named.get("mask")
     if mask is not None and mask.ndim == 2:
         mask = mask.astype(bool)
     answers = standalone.run(named["ids"], mask, named.get("types"), padding="compute", output_hidden_states=True)
@@ -284,6 +284,8 @@ def bias(found: FoundEncoder, feeds: dict[str, np.ndarray]) -> np.ndarray | None
     given = feeds[found.mask.tensor]
     if found.mask.kind == "additive":
         return given.astype(np.float32)
+    if found.mask.kind == "padding":
+        given = given == 0
     if found.mask.kind == "ids":
         given = given != found.mask.hidden_id
     if found.mask.kind == "lengths":

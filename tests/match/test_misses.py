@@ -62,6 +62,18 @@ def test_a_branch_is_named(tmp_path):
         fusebert.load(path)
 
 
+class Trained(Small):
+    """Exported while it was training."""
+
+    def attention(self, x):
+        return self.op("Dropout", super().attention(x), self.const(0.1), self.const(True))
+
+
+def test_a_dropout_that_is_on_is_named(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"Dropout, which is on, .* export the model after `model.eval\(\)`"):
+        fusebert.load(saved(Trained, tmp_path))
+
+
 class WrongBias(Small):
     def linear(self, x, inputs, outputs):
         wide = outputs + (1 if (inputs, self.number) == (self.inner, 1) else 0)

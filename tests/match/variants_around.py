@@ -66,6 +66,33 @@ class MaskOuter(Small):
         return self.masked
 
 
+@good(mask="padding")
+class MaskOfPadding(Small):
+    """As torch.nn.TransformerEncoder has it: true where a position is hidden."""
+
+    mask_type = TensorProto.BOOL
+
+    def mask(self, scores):
+        return self.op("Where", self.axes("Unsqueeze", "mask", [1, 2]), self.const(float("-inf")), scores)
+
+    def given_mask(self, seen):
+        return seen == 0
+
+
+@good(mask="padding")
+class MaskOfPaddingNumbers(Small):
+    """The same in numbers."""
+
+    def additive(self):
+        if self.masked is None:
+            hidden = self.op("Cast", self.axes("Unsqueeze", "mask", [1, 2]), to=FLOAT)
+            self.masked = self.op("Mul", hidden, self.const(-10000.0))
+        return self.masked
+
+    def given_mask(self, seen):
+        return 1 - seen
+
+
 @good(mask="ids")
 class MaskOfIds(Small):
     inputs = ("ids", "types")
@@ -170,17 +197,6 @@ class MaskBoth(Small):
             seen = self.op("Cast", "mask", to=FLOAT)
             both = self.op("Mul", self.axes("Unsqueeze", seen, [1, 2]), self.axes("Unsqueeze", seen, [1, 3]))
             self.masked = self.op("Mul", self.op("Sub", self.const(1.0), both), self.const(-10000.0))
-        return self.masked
-
-
-@bad("mask")
-class MaskReversed(Small):
-    """Ones are hidden. (A mask of padding, which is not a mask of what is seen.)"""
-
-    def additive(self):
-        if self.masked is None:
-            hidden = self.op("Cast", self.axes("Unsqueeze", "mask", [1, 2]), to=FLOAT)
-            self.masked = self.op("Mul", hidden, self.const(-10000.0))
         return self.masked
 
 

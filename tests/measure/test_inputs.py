@@ -5,6 +5,7 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import stock
@@ -257,3 +258,42 @@ def test_an_estimators_labels_are_filled(made, tmp_path, run):
     told_so = ("optimize", made / "estimator", "-o", tmp_path / "named", "--precision", "fp32")
     assert "same answers" in run(*told_so, *names, "--fill", "label_ids=1")
     assert "no input 'nobody'" in run(*told_so, "--overwrite", "--input-ids", "nobody", code=2)
+
+
+def padded(path: Path, name: str) -> Path:
+    """An encoder of torch's own, whose mask is true where a position is hidden."""
+    import torch
+    from torch import nn
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(24, 3, 40, activation="gelu", batch_first=True)
+            self.words = nn.Embedding(50, 24)
+            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, ids, hidden):
+            return self.layers(self.words(ids), src_key_padding_mask=hidden)
+
+    torch.manual_seed(0)
+    ids = torch.zeros(2, 9, dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(Reader().eval(), (ids, ids > 0), path, input_names=["ids", name], dynamo=False)
+    return path
+
+
+@pytest.mark.parametrize(("name", "says"), [("src_key_padding_mask", False), ("attention_mask", True)])
+def test_a_mask_of_what_is_hidden_gets_the_opposite(name, says, tmp_path):
+    path = padded(tmp_path / "model.onnx", name)
+    assert roles(path) == {"ids": "ids", name: "padding"}
+    report = fusebert.optimize(path, tmp_path / "fast.onnx", "fp32", "onnxruntime")
+    assert report.data()["verdict"] == "same answers within tolerance"
+    assert any("against the name" in note for note in report.notes) == says
+    runner = open_runner(path)
+    ids = np.arange(18).reshape(2, 9)
+    mask = np.ones_like(ids)
+    mask[:, 5:] = 0
+    (fed,) = (array for given, array in runner.feeds(ids, mask, 0 * ids).items() if given == name)
+    assert (fed == (mask == 0)).all()
+    assert compare(path, tmp_path / "fast.onnx", **FEW | {"sequence_length": 9}).same

@@ -74,6 +74,12 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
     omitted = list(gives.omitted)
     if found.mask.kind == "ids":
         omitted.append(Omitted("padding id", f"hiding positions with id {found.mask.hidden_id}, so give a mask"))
+    elif found.mask.kind == "padding":
+        inputs["padding"] = found.mask.tensor
+        what = (
+            f"the input {found.mask.tensor}, which is 1 where a position is hidden: here a mask is 1 where it is seen"
+        )
+        omitted.append(Omitted("mask", what))
     elif found.mask.kind != "none":
         inputs["mask"] = found.mask.tensor
     if positions in finding.raised.graph.inputs:

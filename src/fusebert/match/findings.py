@@ -109,7 +109,8 @@ class Lifted:
 @dataclass(frozen=True)
 class Mask:
     """`kind` is "none", "rows" (a 0/1 input), "lengths" (an input says how many positions are visible, by its value or
-    by its number of ones), "ids" (an input whose `hidden_id` is padding) or "additive" (an input that is added).
+    by its number of ones), "padding" (an input that is not 0 where a position is hidden), "ids" (an input whose
+    `hidden_id` is padding) or "additive" (an input that is added).
     `tensor` is that input; `added` is what is added to the scores."""
 
     kind: str
@@ -280,13 +281,14 @@ class Omitted:
 
 _CHOSEN = "whose branch is chosen while the model runs"
 _REPEATED = "whose steps are repeated as often as the model says while it runs"
-_FLOW = {"If": _CHOSEN, "StatelessIf": _CHOSEN, "Case": _CHOSEN, "Loop": _REPEATED, "Scan": _REPEATED}
-_FLOW |= {"While": _REPEATED, "StatelessWhile": _REPEATED}
+_MEANT = {"If": _CHOSEN, "StatelessIf": _CHOSEN, "Case": _CHOSEN, "Loop": _REPEATED, "Scan": _REPEATED}
+_MEANT |= {"While": _REPEATED, "StatelessWhile": _REPEATED}
+_MEANT |= {"Dropout": "which is on, so that answers are random: export the model after `model.eval()`"}
 
 
 def described(op: str) -> str:
-    """An operation as a miss names it: control flow with what it means."""
-    return f"{op}, {_FLOW[op]}" if op in _FLOW else op
+    """An operation as a miss names it, with what it means where that keeps it from being understood."""
+    return f"{op}, {_MEANT[op]}" if op in _MEANT else op
 
 
 def label(node: Node) -> str:

@@ -1,5 +1,6 @@
-"""Mask: what is added to the scores, known by its values for the probes: a 0/1 mask from an input, padding told by its
-id, an additive mask that is an input, or nothing. Anything else is refused, since the fused encoder cannot carry it."""
+"""Mask: what is added to the scores, known by its values for the probes: a 0/1 mask from an input, or its opposite,
+padding told by its id, an additive mask that is an input, or nothing. Anything else is refused, since the fused encoder
+cannot carry it."""
 
 from __future__ import annotations
 
@@ -68,6 +69,7 @@ class Masks:
             else:
                 yield Mask("rows", name, added)
                 yield Mask("lengths", name, added)
+                yield Mask("padding", name, added)
 
 
 def computed(graph: Graph, tensor: str, probe: Probe) -> Array:
@@ -91,7 +93,7 @@ def visible(mask: Mask, probe: Probe, length: int) -> Array | None:
         counts = given if given.ndim == 1 else (given != 0).sum(1)
         seen: Array = np.arange(length) < counts[:, None]
         return seen
-    shown: Array = given != (mask.hidden_id or 0)
+    shown: Array = given == 0 if mask.kind == "padding" else given != (mask.hidden_id or 0)
     return shown
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from fusebert.match.chains import is_attention
 from fusebert.match.findings import FoundEncoder, Layer, Lifted, Match, Miss, described, label
@@ -16,11 +17,17 @@ from fusebert.values.blocks import Attention
 
 
 def nearest(raised: Lifted, misses: list[Miss]) -> list[Miss]:
-    """Where a graph contradicts itself, or what is known to be wrong with its attention; else the searches for a block
-    that came furthest."""
+    """Where a graph contradicts itself or is random, or what is known to be wrong with its attention; else the searches
+    for a block that came furthest."""
     contexts = [node for node in raised.graph.nodes if node.op == "context"]
     known = _pre_normed(raised.graph, contexts) if contexts else _no_attention(raised.graph)
-    return contradictions(raised) or known or furthest(misses)
+    return contradictions(raised) or _random(raised.graph) or known or furthest(misses)
+
+
+def _random(graph: Graph) -> list[Miss]:
+    """The first dropout that is on."""
+    on = (node for node in graph.nodes if node.op == "Dropout")
+    return [Miss(0, "what always gives the same", described(n.op), label(n), n.function) for n in islice(on, 1)]
 
 
 def contradictions(raised: Lifted) -> list[Miss]:

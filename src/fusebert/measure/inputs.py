@@ -20,7 +20,10 @@ from fusebert.source import GraphSource
 
 ROLES = ("ids", "mask", "types")
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
-_NAMED = {"ids": "the token ids", "mask": "the mask", "types": "the token types", "positions": "the positions"}
+_NAMED = {
+    "ids": "the token ids", "mask": "the mask", "padding": "a mask that is 1 where a position is hidden",
+    "types": "the token types", "positions": "the positions",
+}  # fmt: skip
 _WORDS = {  # the first that a name holds
     "label": "", "position": "positions", "mask(?!ed|ing)": "mask", "segment|type": "types", "ids|token|word": "ids",
 }  # fmt: skip
@@ -49,8 +52,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Roles(Limits):
-    """Every input in the order of the model, with its role (ids, mask, types, positions) or the number it is filled
-    with; and what there is to say about them."""
+    """Every input in the order of the model, with its role (ids, mask, padding, types, positions) or the number it is
+    filled with; and what there is to say about them."""
 
     fed: tuple[tuple[Input, str | float], ...] = ()
     notes: tuple[str, ...] = ()
@@ -60,15 +63,15 @@ class Roles(Limits):
         """The inputs by role; those of the first encoder."""
         first: dict[str, Input] = {}
         for given, role in self.fed:
-            if isinstance(role, str) and role in ROLES:
-                first.setdefault(role, given)
+            if role in (*ROLES, "padding"):
+                first.setdefault("mask" if role == "padding" else str(role), given)
         return first
 
     @property
     def more(self) -> tuple[Input, ...]:
         """The inputs of a second encoder."""
         first = self.inputs.values()
-        return tuple(given for given, role in self.fed if role in ROLES and given not in first)
+        return tuple(given for given, role in self.fed if role in (*ROLES, "padding") and given not in first)
 
 
 def find_roles(inputs: Sequence[Input], source: GraphSource, told: Told | None = None) -> Roles:
@@ -122,6 +125,7 @@ def _against_names(
     """Sentences on inputs that the graph uses for something else than their names, or the user, say."""
     meant = {tensors[t].name: role for one in known.encoders for role, t in one.items() if t in tensors}
     wrong = {name: role for name, role in meant.items() if role_by_name(name) not in (None, "", role)}
+    wrong = {name: role for name, role in wrong.items() if role != "padding" or "pad" not in name.lower()}
     notes = []
     if wrong:
         uses = " and ".join(f"{name} as {_NAMED[role]}" for name, role in wrong.items())

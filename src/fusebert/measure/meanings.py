@@ -96,8 +96,7 @@ def _of_encoder(finding: Finding, found: FoundEncoder) -> tuple[dict[str, str], 
         return None
     if tensors.get("positions") not in finding.raised.graph.inputs:
         tensors.pop("positions", None)  # computed from other inputs
-    if found.mask.kind in ("rows", "lengths"):
-        tensors["mask"] = found.mask.tensor
+    tensors |= _mask(found)
     limits = Limits(
         vocabulary=len(embeddings.word),
         kinds=None if embeddings.kind is None else len(embeddings.kind),
@@ -106,6 +105,12 @@ def _of_encoder(finding: Finding, found: FoundEncoder) -> tuple[dict[str, str], 
         padding_id=embeddings.padding_id,
     )
     return tensors, limits
+
+
+def _mask(found: FoundEncoder) -> dict[str, str]:
+    """The role of the input that hides positions, if that is one."""
+    roles = {"rows": "mask", "lengths": "mask", "padding": "padding"}
+    return {roles[found.mask.kind]: found.mask.tensor} if found.mask.kind in roles else {}
 
 
 def _by_tables(finding: Finding, given: Set[str]) -> Meanings:
@@ -128,8 +133,8 @@ def _by_tables(finding: Finding, given: Set[str]) -> Meanings:
             if name in probe and np.array_equal(index, probe[name]):
                 sizes[name] = min(rows, sizes.get(name, rows))
     longest = min(positions, default=None)
-    masks = {found.mask.tensor for found in finding.encoders if found.mask.kind in ("rows", "lengths")} & given
-    tensors = {"mask": masks.pop()} if len(masks) == 1 else {}
+    masks = {role: tensor for found in finding.encoders for role, tensor in _mask(found).items() if tensor in given}
+    tensors = masks if len({*masks.values()}) == 1 else {}
     largest = max(sizes.values(), default=0)
     ids = [name for name in probe if sizes.get(name) == largest]  # several read the same table: siamese
     types = [name for name in probe if 0 < sizes.get(name, 0) < largest]

@@ -39,7 +39,7 @@ def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
             place = Input(assembled.positions, declared.dtype or "int64", sizes_of(declared.shape))
             feeds[assembled.positions] = fill(place, "positions", given["ids"].shape)
         answers = evaluate(original, feeds)
-        visible = given["mask"].astype(bool) if "mask" in names else np.ones(given["ids"].shape, bool)
+        visible = given["mask"].astype(bool) if {"mask", "padding"} & set(names) else np.ones(given["ids"].shape, bool)
         got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not finals)
         for name, tensor in wanted.items():
             value = got["hidden_states"][-1] if name == "encoder" else _FINAL[finals[name]](got[name])
@@ -79,7 +79,7 @@ def _small_inputs(source: GraphSource, model: Model) -> list[dict[str, Array]]:
         if shape[1] > 1:
             mask[1::2, -(shape[1] // 2) :] = 0
             mask[2::2, 1::3] = assembled.counts_positions
-        batches.append({"ids": ids, "mask": mask, "types": random.integers(0, 2, shape)})
+        batches.append({"ids": ids, "mask": mask, "padding": 1 - mask, "types": random.integers(0, 2, shape)})
     return batches
 
 

@@ -45,7 +45,7 @@ class Runner(Protocol):
     def feeds(self, ids: Array, mask: Array, types: Array) -> dict[str, Array]:
         """The arrays that it is fed, in its own order, by its own names and types. Ids of a second encoder are others
         than those of the first, so that two sides of a model differ."""
-        given = {"ids": ids, "mask": mask, "types": types}
+        given = {"ids": ids, "mask": mask, "padding": 1 - mask, "types": types}
         feeds: dict[str, Array] = {}
         for one, role in self.roles.fed:
             feeds[one.name] = _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
