@@ -15,7 +15,7 @@ import fusebert
 from fusebert.errors import FusebertError
 from fusebert.measure.bench import bench
 from fusebert.measure.samples import pad_to_lengths
-from fusebert.measure.timing import interleave
+from fusebert.measure.timing import Timing, interleave
 
 QUICK = {"samples": 2, "test_times": 2}
 COLUMNS = [
@@ -87,6 +87,17 @@ def test_the_file_is_fastest_first_with_the_usual_columns(model, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FusebertError, match="cannot be written"):
         bench([model], (1,), (8,), (1,), tmp_path / "file", **QUICK)
+
+
+@pytest.mark.parametrize("p90", [1.4, 1.6])
+def test_a_ratio_that_was_measured_in_noise_is_marked(p90, model, monkeypatch):
+    """Where one of ten calls takes half as long again as the median one."""
+    timing = Timing(best=1, mean=8, p50=1, p75=1, p90=p90, p95=9, p99=40, deviation=9, calls=99)
+    monkeypatch.setattr("fusebert.measure.bench.interleave", lambda calls, *_, **__: dict.fromkeys(calls, timing))
+    report = bench([model], (1,), (4,), (1,), **QUICK)
+    (row,) = report.data()["speed"]
+    assert (row["ratio"], row["noise_%"]) == (1, round(100 * p90) - 100)
+    assert any("Measured in noise, so that ratios say little" in note for note in report.notes) == (p90 > 1.5)
 
 
 def test_a_file_is_written_only_where_one_is_asked_for(model, tmp_path, monkeypatch):

@@ -133,6 +133,14 @@ def test_every_padding_is_tried_and_failed_samples_are_counted():
     assert "only counts" in other_way.notes[0]
 
 
+def test_answers_that_do_not_change_with_the_mask_say_nothing_of_it(tmp_path):
+    """As a label does, which is the same with any padding."""
+    model = tiny.make(tmp_path / "model.onnx", {"y": "ids * zero", "z": "mask * zero"})
+    found = compare(model, model, samples=8, sequence_length=6)
+    assert found.facts["paddings"] == dict.fromkeys(PADDINGS, 2)
+    assert not any("only counts" in note for note in found.notes)
+
+
 def test_nan_in_either_or_both_is_a_failure(tmp_path):
     good = tiny.make(tmp_path / "good.onnx", {"y": "ids * mask"})
     nan = tiny.make(tmp_path / "nan.onnx", {"y": "ids / zero"})

@@ -82,7 +82,8 @@ class Questions:
 
     def _honoured(self, runner: Runner) -> tuple[str, ...]:
         """The kinds of padding that a model can be asked about. One that only counts what its mask shows takes padding
-        on the left for padding on the right, which is tried."""
+        on the left for padding on the right, but not for none, which is tried: an answer that hardly changes, such as a
+        label, tells nothing."""
         if "mask" not in runner.inputs and runner.roles.hiding_id is None:
             self.notes.append(_NO_MASK)
             return ("none",)
@@ -93,8 +94,10 @@ class Questions:
         random = np.random.default_rng(self._seed)
         right = pad(random, self.shape, "right")
         sample = self.source.fill(random, np.ones_like(right))
-        answers = [runner.run(sample.ids, mask, sample.types) for mask in (right, right[:, ::-1].copy())]
-        if all(np.allclose(answers[0][name], answers[1][name], 1e-6, 1e-7) for name in answers[0]):
+        masks = right, right[:, ::-1].copy(), np.ones_like(right)
+        one, *others = (runner.run(sample.ids, mask, sample.types) for mask in masks)
+        left, none = (all(np.allclose(one[name], other[name], 1e-6, 1e-7) for name in one) for other in others)
+        if left and not none:
             self.notes.append(_COUNTS)
             return ("right", "none")
         return PADDINGS
