@@ -269,7 +269,7 @@ def close(
     named = {role: feeds[name] for role, name in whole.inputs.items()}
     if any("give a mask" in text for text in map(str, whole.omitted)):
         named["mask"] = feeds[whole.inputs["ids"]] != finding.encoders[0].mask.hidden_id
-    mask = 1 - named["padding"] if "padding" in named else named.get("mask")
+    mask = 1 - named["padding"] if "padding" in named else named.get("additive", named.get("mask"))
     if mask is not None and mask.ndim == 2:
         mask = mask.astype(bool)
     answers = standalone.run(named["ids"], mask, named.get("types"), padding="compute", output_hidden_states=True)

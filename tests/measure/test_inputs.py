@@ -297,3 +297,39 @@ def test_a_mask_of_what_is_hidden_gets_the_opposite(name, says, tmp_path):
     (fed,) = (array for given, array in runner.feeds(ids, mask, 0 * ids).items() if given == name)
     assert (fed == (mask == 0)).all()
     assert compare(path, tmp_path / "fast.onnx", **FEW | {"sequence_length": 9}).same
+
+
+@pytest.mark.parametrize("queries", [1, 9])
+def test_an_additive_mask_hides_what_others_hide(queries, tmp_path):
+    """An input of four dimensions that a BERT adds to its scores as it is, with a row for all queries or for each."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    class Reader(BertModel):
+        def forward(self, ids, mask):
+            return super().forward(ids, mask).last_hidden_state
+
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40}
+    torch.manual_seed(0)
+    model = Reader(BertConfig(vocab_size=50, max_position_embeddings=16, **sizes), add_pooling_layer=False).eval()
+    ids, path = torch.zeros(2, 9, dtype=torch.long), tmp_path / "model.onnx"
+    own = {2: "length"} if queries > 1 else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model, (ids, torch.zeros(2, 1, queries, 9)), path, input_names=["ids", "mask"], output_names=["rows"],
+            dynamic_axes={"ids": {0: "batch", 1: "length"}, "mask": {0: "batch", 3: "length"} | own},
+            dynamo=False,
+        )  # fmt: skip
+    assert roles(path) == {"ids": "ids", "mask": "additive"}
+    report = fusebert.optimize(path, tmp_path / "fast.onnx", "fp32", "onnxruntime")
+    assert report.data()["verdict"] == "same answers within tolerance"
+    assert (
+        fusebert.optimize(path, tmp_path / "alone", "fp32", "standalone").data()["verdict"].startswith("same answers")
+    )
+    ids = np.arange(18).reshape(2, 9)
+    mask = np.ones_like(ids)
+    mask[:, 5:] = 0
+    got = open_runner(path).run(ids, mask, 0 * ids)["rows"]
+    short = open_runner(path).run(ids[:, :5], mask[:, :5], 0 * ids[:, :5])["rows"]
+    np.testing.assert_allclose(got[:, :5], short, atol=1e-5)

@@ -80,6 +80,8 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
             f"the input {found.mask.tensor}, which is 1 where a position is hidden: here a mask is 1 where it is seen"
         )
         omitted.append(Omitted("mask", what))
+    elif found.mask.kind == "additive":
+        inputs["additive"] = found.mask.tensor
     elif found.mask.kind != "none":
         inputs["mask"] = found.mask.tensor
     if positions in finding.raised.graph.inputs:

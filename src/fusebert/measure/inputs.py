@@ -13,16 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from fusebert.errors import FusebertError, suggest
+from fusebert.errors import FusebertError, UnsupportedError, suggest
 from fusebert.measure.meanings import Limits, Meanings, read_meanings
 from fusebert.ops.graph import Array
 from fusebert.source import GraphSource
 
 ROLES = ("ids", "mask", "types")
+_MASKS = ("mask", "padding", "additive")
+_HIDES = -1e4  # fits into halves
 OPTIONS = {"ids": "--input-ids", "mask": "--input-mask", "types": "--segment-ids"}
 _NAMED = {
     "ids": "the token ids", "mask": "the mask", "padding": "a mask that is 1 where a position is hidden",
-    "types": "the token types", "positions": "the positions",
+    "additive": "what is added to the scores", "types": "the token types", "positions": "the positions",
 }  # fmt: skip
 _WORDS = {  # the first that a name holds
     "label": "", "position": "positions", "mask(?!ed|ing)": "mask", "segment|type": "types", "ids|token|word": "ids",
@@ -52,8 +54,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Roles(Limits):
-    """Every input in the order of the model, with its role (ids, mask, padding, types, positions) or the number it is
-    filled with; and what there is to say about them."""
+    """Every input in the order of the model, with its role (ids, mask, padding, additive, types, positions) or the
+    number it is filled with; and what there is to say about them."""
 
     fed: tuple[tuple[Input, str | float], ...] = ()
     notes: tuple[str, ...] = ()
@@ -63,15 +65,15 @@ class Roles(Limits):
         """The inputs by role; those of the first encoder."""
         first: dict[str, Input] = {}
         for given, role in self.fed:
-            if role in (*ROLES, "padding"):
-                first.setdefault("mask" if role == "padding" else str(role), given)
+            if role in (*ROLES, *_MASKS):
+                first.setdefault("mask" if role in _MASKS else str(role), given)
         return first
 
     @property
     def more(self) -> tuple[Input, ...]:
         """The inputs of a second encoder."""
         first = self.inputs.values()
-        return tuple(given for given, role in self.fed if role in (*ROLES, "padding") and given not in first)
+        return tuple(given for given, role in self.fed if role in (*ROLES, *_MASKS) and given not in first)
 
 
 def find_roles(inputs: Sequence[Input], source: GraphSource, told: Told | None = None) -> Roles:
@@ -126,6 +128,7 @@ def _against_names(
     meant = {tensors[t].name: role for one in known.encoders for role, t in one.items() if t in tensors}
     wrong = {name: role for name, role in meant.items() if role_by_name(name) not in (None, "", role)}
     wrong = {name: role for name, role in wrong.items() if role != "padding" or "pad" not in name.lower()}
+    wrong = {name: role for name, role in wrong.items() if (role_by_name(name), role) != ("mask", "additive")}
     notes = []
     if wrong:
         uses = " and ".join(f"{name} as {_NAMED[role]}" for name, role in wrong.items())
@@ -208,6 +211,18 @@ def fill(declared: Input, what: Any, shape: tuple[int, ...]) -> Array:
         what = np.arange(sizes[-1] if len(sizes) > 1 else shape[1])
         sizes = sizes if len(sizes) > 1 else [shape[1]]
     return np.ascontiguousarray(np.broadcast_to(what, sizes), declared.dtype)
+
+
+def added(mask: Array, declared: Input) -> Array:
+    """What is added to the scores so that a mask hides positions: `[batch, heads, queries, keys]`, with one of heads
+    and queries unless more are declared."""
+    sizes = declared.shape or (None,) * 4
+    if len(sizes) != 4:
+        raise UnsupportedError(f"input {declared.name} is added to the scores, and has {len(sizes)} dimensions, not 4")
+    count, length = mask.shape
+    full = count, sizes[1] or 1, length if sizes[2] is None else sizes[2], length
+    values = np.where(mask != 0, 0.0, _HIDES)[:, None, None]
+    return np.ascontiguousarray(np.broadcast_to(values, full), declared.dtype)
 
 
 def sizes_of(shape: Any) -> tuple[int | None, ...] | None:

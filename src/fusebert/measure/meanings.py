@@ -109,7 +109,7 @@ def _of_encoder(finding: Finding, found: FoundEncoder) -> tuple[dict[str, str], 
 
 def _mask(found: FoundEncoder) -> dict[str, str]:
     """The role of the input that hides positions, if that is one."""
-    roles = {"rows": "mask", "lengths": "mask", "padding": "padding"}
+    roles = {"rows": "mask", "lengths": "mask", "padding": "padding", "additive": "additive"}
     return {roles[found.mask.kind]: found.mask.tensor} if found.mask.kind in roles else {}
 
 

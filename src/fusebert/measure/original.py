@@ -12,9 +12,9 @@ from fusebert.engine.answers import softmax
 from fusebert.engine.model import Model
 from fusebert.match import Ending, unround
 from fusebert.measure.difference import Difference, difference
-from fusebert.measure.inputs import Input, fill, sizes_of
+from fusebert.measure.inputs import Input, added, fill, sizes_of
 from fusebert.measure.kinds import POSITIONS, kind_of
-from fusebert.ops.graph import Array
+from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
 from fusebert.source import GraphSource
 
@@ -33,13 +33,14 @@ def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
     names = assembled.inputs
     pairs: dict[str, tuple[list[Array], list[Array]]] = {}
     for given in _small_inputs(source, model):
-        feeds = {names[role]: given[role].astype(original.types[names[role]].dtype or "int64") for role in names}
+        feeds = {tensor: _fed(original, role, tensor, given) for role, tensor in names.items()}
         if assembled.positions in original.inputs:
             declared = original.types[assembled.positions]
             place = Input(assembled.positions, declared.dtype or "int64", sizes_of(declared.shape))
             feeds[assembled.positions] = fill(place, "positions", given["ids"].shape)
         answers = evaluate(original, feeds)
-        visible = given["mask"].astype(bool) if {"mask", "padding"} & set(names) else np.ones(given["ids"].shape, bool)
+        masked = not {"mask", "padding", "additive"}.isdisjoint(names)
+        visible = given["mask"].astype(bool) if masked else np.ones(given["ids"].shape, bool)
         got = model.run(given["ids"], visible, given["types"] if "types" in names else None, not finals)
         for name, tensor in wanted.items():
             value = got["hidden_states"][-1] if name == "encoder" else _FINAL[finals[name]](got[name])
@@ -48,6 +49,14 @@ def compare_with_graph(source: GraphSource, model: Model) -> list[Difference]:
     return [
         _difference(name, np.concatenate(a), np.concatenate(b), finals.get(name, "")) for name, (a, b) in pairs.items()
     ]
+
+
+def _fed(graph: Graph, role: str, tensor: str, given: Mapping[str, Array]) -> Array:
+    """What an input with a role gets."""
+    declared = graph.types[tensor]
+    if role == "additive":
+        return added(given["mask"], Input(tensor, declared.dtype or "float32", sizes_of(declared.shape)))
+    return given[role].astype(declared.dtype or "int64")
 
 
 _FINAL: Mapping[str, Callable[[Array], Array]] = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from fusebert.errors import FusebertError, UnsupportedError
 from fusebert.match import Ending, read_endings
-from fusebert.measure.inputs import Input, Roles, Told, UnknownInputError, fill, find_roles
+from fusebert.measure.inputs import Input, Roles, Told, UnknownInputError, added, fill, find_roles
 from fusebert.ops.graph import Array, Graph
 from fusebert.source import GraphSource
 
@@ -48,7 +48,10 @@ class Runner(Protocol):
         given = {"ids": ids, "mask": mask, "padding": 1 - mask, "types": types}
         feeds: dict[str, Array] = {}
         for one, role in self.roles.fed:
-            feeds[one.name] = _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
+            if role == "additive":
+                feeds[one.name] = added(mask, one)
+            else:
+                feeds[one.name] = _as_declared(given[role], one) if role in given else fill(one, role, ids.shape)
             if role == "ids":
                 given["ids"] = _other_texts(given["ids"], mask)
         return feeds
