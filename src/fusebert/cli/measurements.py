@@ -136,7 +136,7 @@ def _whole_numbers(words: list[str] | None) -> tuple[int, ...]:
         raise typer.BadParameter(f"whole numbers are expected, such as 1 or 1,8, not {' '.join(words or ())}") from None
 
 
-@app.command(epilog="Example: fusebert bench model.onnx optimized.onnx -b 1,8 -s 128 --precision fp32,int8")
+@app.command(epilog="Example: fusebert bench model.onnx optimized.onnx -b 1,8 -s 128")
 def bench(
     models: Models = None,
     batch_size: BatchSizes = None,
