@@ -124,7 +124,7 @@ def test_the_match_is_played_row_by_row_with_the_graph_before_and_after(chromium
 
 
 def test_the_nearest_miss_is_painted_where_it_stopped_and_why(chromium, serve):
-    model = zoo.get("refuse-mpnet-script").make()
+    model = zoo.get("refuse-gpt2").make()
     miss = Shown(model).source.finding.misses[0]
     with page_of(chromium, serve(model)) as page:
         page.get_by_role("tab", name="Match").click()

@@ -34,7 +34,7 @@ def test_layers_stand_in_the_encoder_and_their_nodes_in_their_blocks(name):
 
 
 def test_a_graph_without_an_encoder_is_divided_by_its_names():
-    data = Shown(zoo.get("refuse-mpnet-script").make()).data
+    data = Shown(zoo.get("refuse-gpt2").make()).data
     assert not data["encoders"]
     assert {one["kind"] for one in data["groups"]} == {"scope"}
     assert len(data["groups"]) > 3

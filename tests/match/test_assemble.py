@@ -15,7 +15,7 @@ from fusebert.measure.compare import compare
 
 
 class Biased(Small):
-    """From the second layer on, the scores get a bias by position."""
+    """From the second layer on, the scores get a bias by the key's position."""
 
     layers = 3
 
@@ -24,10 +24,8 @@ class Biased(Small):
         if self.number == 0:
             return scores
         places = self.op("Range", self.const(0), self.shape("ids", 1), self.const(1))
-        far = self.op("Sub", self.axes("Unsqueeze", places, [0]), self.axes("Unsqueeze", places, [1]))
-        table = self.weight(2 * POSITIONS, self.heads, size=1)
-        bias = self.op("Gather", table, self.op("Add", far, self.const(POSITIONS)))
-        return self.op("Add", scores, self.axes("Unsqueeze", self.op("Transpose", bias, perm=[2, 0, 1]), [0]))
+        bias = self.op("Transpose", self.op("Gather", self.weight(POSITIONS, self.heads, size=1), places), perm=[1, 0])
+        return self.op("Add", scores, self.axes("Unsqueeze", bias, [0, 2]))
 
 
 class BiasedClassifier(Biased):
@@ -36,7 +34,7 @@ class BiasedClassifier(Biased):
 
 
 class Gated(Small):
-    """The last layer's feed-forward part has a gate."""
+    """The last layer's feed-forward part has a gate, and both factors are bent."""
 
     layers = 3
 
@@ -44,7 +42,7 @@ class Gated(Small):
         if self.number < 2:
             return super().feed(x)
         gate, up = (self.linear(x, self.hidden, self.inner) for _ in range(2))
-        return self.linear(self.op("Mul", self.activation(gate), up), self.inner, self.hidden)
+        return self.linear(self.op("Mul", self.activation(gate), self.activation(up)), self.inner, self.hidden)
 
 
 class GatedTapped(Gated):
@@ -103,10 +101,10 @@ def saved(variant: type[Small], folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("variant", "where"),
     [
-        (Biased, r"1 layer\(s\).*relative positions"),
-        (BiasedClassifier, r"1 layer\(s\).*relative positions"),
-        (Gated, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
-        (GatedTapped, r"2 layer\(s\).*expected activation as part of post-norm feed-forward, found mul"),
+        (Biased, r"1 layer\(s\).*numbers are added to the scores"),
+        (BiasedClassifier, r"1 layer\(s\).*numbers are added to the scores"),
+        (Gated, r"2 layer\(s\).*expected linear as part of post-norm gated feed-forward, found activation"),
+        (GatedTapped, r"2 layer\(s\).*expected linear as part of post-norm gated feed-forward, found activation"),
         (Summed, r"2 layer\(s\).*expected linear as part of post-norm attention, found"),
         (PreNormed, r"2 layer\(s\)"),
     ],

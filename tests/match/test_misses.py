@@ -17,10 +17,10 @@ from fusebert.verbs.inspect import inspect
 @pytest.mark.parametrize(
     ("variant", "layers", "words"),
     [
-        (Biased, 1, "relative positions: a number that depends on the distance of query and key"),
-        (Gated, 2, "expected activation as part of post-norm feed-forward, found mul"),
+        (Biased, 1, "numbers are added to the scores that are not a mask"),
+        (Gated, 2, "expected linear as part of post-norm gated feed-forward, found activation"),
         (Summed, 2, "expected linear as part of post-norm attention, found"),
-        (PreNormed, 2, "expected a post-LayerNorm layer, found a pre-LayerNorm layer"),
+        (PreNormed, 2, "expected a feed-forward block that reads this attention"),
     ],
 )
 def test_what_did_not_match_is_told_beside_what_was_found(variant, layers, words, tmp_path):

@@ -205,7 +205,7 @@ def _places(self: Small) -> tuple[str, str]:
     return self.axes("Unsqueeze", places, [0]), self.axes("Unsqueeze", places, [1])
 
 
-@bad("query to query")
+@good(mask="rows")
 class MaskWindow(Small):
     """Local attention: 40 positions either way. Short texts do not show it."""
 
@@ -219,7 +219,7 @@ class MaskWindow(Small):
         return self.masked
 
 
-@bad("mask")
+@good(mask="none")
 class MaskWindowOnly(Small):
     """The same without a mask of padding."""
 
@@ -244,7 +244,7 @@ class MaskCausal(Small):
         return self.masked
 
 
-@bad("relative positions: a number that depends on the distance of query and key is added to the scores")
+@good(mask="none")
 class MaskRelative(Small):
     """A bias of distances (ALiBi) and no mask."""
 

@@ -25,7 +25,6 @@ KINDS = [
     "strange-dynamo-one-pooled",
     "strange-script-length-fp16",
     "strange-adapters",
-    "strange-turned",
     "strange-sim-script-sdpa-one",
     "strange-slim-dynamo-sdpa-one-free",
     "strange-shuffle-dynamo-eager-length",
@@ -41,6 +40,14 @@ def test_is_optimised_and_right(name, target, tmp_path):
     assert report.data()["verdict"] == "same answers within tolerance"
     layers = sum(encoder.layers for encoder in entry.encoders)
     assert sum(found["layers"] for found in report.data()["encoders"]) == layers
+
+
+@pytest.mark.parametrize("name", ["strange-turned", "refuse-mpnet-script", "refuse-own-pre-norm"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_form_that_the_operator_does_not_carry_is_refused_by_its_name(name, target, tmp_path):
+    with pytest.raises(UnsupportedError, match=r"the encoder has (layers of pre-norm|relative positions).*standalone"):
+        fusebert.optimize(zoo.get(name).make(), tmp_path / "fast.onnx", "fp32", target)
+    assert not (tmp_path / "fast.onnx").exists()
 
 
 @pytest.mark.parametrize("name", ["strange-qoperator-bert-14-sdpa", "strange-qdq-bert-dynamo-eager"])

@@ -4,7 +4,7 @@ can represent them; what it cannot represent is listed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusebert.errors import UnsupportedError
 from fusebert.match.axes import shape_of
@@ -18,7 +18,7 @@ from fusebert.match.weights import Weights
 from fusebert.ops.graph import Graph
 from fusebert.values import limits
 from fusebert.values.blocks import Encoder
-from fusebert.values.network import Network
+from fusebert.values.network import Embeddings, Network
 from fusebert.values.plan import Plan
 
 
@@ -42,8 +42,7 @@ def read_encoder(raised: Lifted, found: FoundEncoder) -> Encoder:
     """An encoder with its weights, which are read now; those of a fused operator as it has them."""
     if (operator := read_operator(raised, found)) is not None:
         return operator.encoder
-    weights = Weights(raised, found)
-    return Encoder.of(found.hidden, tuple(weights.block(block) for layer in found.layers for block in layer.blocks))
+    return Weights(raised, found).encoder()
 
 
 def assemble(finding: Finding) -> Assembled:
@@ -66,12 +65,16 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
     weights = Weights(finding.raised, found)
     embeddings, inputs = read_embeddings(finding.raised, found)
     positions = inputs.pop("positions", "")
+    omitted = []
+    if (known := found.longest) is not None and known < embeddings.longest:
+        omitted.append(Omitted("length", f"texts of more than {known} tokens, for which its scores are not known"))
+        embeddings = _shortened(embeddings, known)
     served = finding.translated.facts.get("names", {})
     names = [served.get(tensor, tensor) for tensor in finding.translated.outputs]
     gives = read_head(weights, names, len(embeddings.word))
     if gives.head.kind == "none":
         _check_last(finding, found, gives.unclear)
-    omitted = list(gives.omitted)
+    omitted += gives.omitted
     if found.mask.kind == "ids":
         omitted.append(Omitted("padding id", f"hiding positions with id {found.mask.hidden_id}, so give a mask"))
     elif found.mask.kind == "padding":
@@ -97,7 +100,7 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
     network = Network(
         family="bert" if embeddings.padding_id is None else "roberta",
         embeddings=embeddings,
-        encoder=operator.encoder if operator else read_encoder(finding.raised, found),
+        encoder=operator.encoder if operator else weights.encoder(shared=True),
         head=gives.head,
         labels=tuple(f"LABEL_{i}" for i in range(labels)),
         problem="regression" if gives.head.kind == "sequence" and labels == 1 else "single_label",
@@ -105,6 +108,14 @@ def _assemble(finding: Finding, found: FoundEncoder) -> Assembled:
     plan = operator.plan if operator else None
     made = tuple(omitted), not gives.made, plan
     return Assembled(network, inputs, positions, gives.outputs, found.output, counts, *made)
+
+
+def _shortened(embeddings: Embeddings, length: int) -> Embeddings:
+    """Embeddings for so many tokens at most."""
+    if embeddings.position is None:
+        return replace(embeddings, max_positions=length)
+    before = 0 if embeddings.padding_id is None else embeddings.padding_id + 1
+    return replace(embeddings, position=embeddings.position[: before + length])
 
 
 def _check_last(finding: Finding, found: FoundEncoder, unclear: tuple[str, ...]) -> None:

@@ -159,6 +159,8 @@ _RULES: dict[str, Callable[[_Inputs, Mapping[str, Any]], float]] = {
     "matmul": _matmul,
     "matmul_integer": _matmul,
     "context": _matmul,
+    "rotate": lambda inputs, _: inputs[0].size,
+    "repeat_heads": lambda inputs, attributes: inputs[0].size * attributes["times"],
     "einsum": _einsum,
     "scores": _scores,
     "linear": _linear,

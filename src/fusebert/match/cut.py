@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fusebert.errors import UnsupportedError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
-from fusebert.match.findings import Finding, FoundEncoder, Lifted
+from fusebert.match.findings import Finding, FoundEncoder, Lifted, Match
+from fusebert.match.patterns import FREQUENCIES
 from fusebert.ops.graph import Graph, TensorType
 
 
@@ -32,6 +33,7 @@ class Cut:
 
 def cut(finding: Finding, found: FoundEncoder) -> Cut:
     """Where an encoder can be cut out; raises UnsupportedError with the reason where it cannot."""
+    check_carried(found)
     if found.inner_taps:
         raise UnsupportedError(
             f"{found.inner_taps[0]} is inside a layer, and other nodes read it; a fused layer gives only its result"
@@ -54,6 +56,30 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
     taps = tuple(number[tap] for tap in found.taps)
     dtype = element_types(finding.translated).get(rows, "float32")
     return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype, rounding)
+
+
+def check_carried(found: FoundEncoder) -> None:
+    """Raises UnsupportedError with what an encoder has beside layers as BERT's, which alone are replaced in a graph."""
+    told = [words for layer in found.layers for block in layer.blocks for words in _unlike(block)]
+    told += ["a norm after the last layer"] * (found.final is not None)
+    if told:
+        raise UnsupportedError(
+            f"the encoder has {', '.join(dict.fromkeys(told))}, which are not replaced inside a graph yet; a "
+            "stand-alone model has them: --for standalone"
+        )
+
+
+def _unlike(block: Match) -> Iterator[str]:
+    if block.bindings.get(FREQUENCIES):
+        yield "rotary positions"
+    if block.form not in ("post-norm attention", "post-norm feed-forward"):
+        yield f"layers of {block.form}"
+    if block.bindings.get("repeats", 1) != 1:
+        yield "key heads that several heads share"
+    if block.distances.table is not None:
+        yield "relative positions"
+    if block.distances.window is not None:
+        yield f"a window of {block.distances.window} positions"
 
 
 def embedded(finding: Finding, found: FoundEncoder) -> str | None:

@@ -1,12 +1,16 @@
-"""Embeddings: word + position + type + LayerNorm (+ projection), known by their indices for the probes."""
+"""Embeddings: word, perhaps + position and + type, times a number, with or without a norm (+ projection), known by
+their indices for the probes."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from fusebert.errors import UnsupportedError
-from fusebert.match.findings import FoundEncoder, Lifted
+from fusebert.match.distances import ANYWHERE
+from fusebert.match.findings import FoundEncoder, Layer, Lifted
+from fusebert.match.patterns import FREQUENCIES
 from fusebert.match.probe import Probe
+from fusebert.match.rotations import LONGEST
 from fusebert.match.trials import Trials
 from fusebert.match.weights import Weights, keeps_order
 from fusebert.ops.graph import Array
@@ -35,14 +39,13 @@ class _Reading:
         if project is not None:
             tensor = project.inputs[0]
         norm = self._weights.made(tensor, "layer_norm")
-        if norm is None:
-            raise self._stuck(tensor, "a LayerNorm of embeddings")
+        summed, scale = self._scaled(tensor if norm is None else norm.inputs[0])
         tables: list[tuple[str, Array]] = []  # read by an input
         position: Array | None = None
         padding_id: int | None = None
         counted = ""
         always: list[Array] = []
-        for term in self._terms(norm.inputs[0]):
+        for term in self._terms(summed):
             role, array, padding = self._term(term)
             if role == "position":
                 if position is not None:
@@ -57,24 +60,40 @@ class _Reading:
         if given:
             position = next(array for name, array in tables if name == given)
             tables = [table for table in tables if table[0] != given]
-        if position is None or not 1 <= len(tables) <= 2:
-            raise self._stuck(norm.inputs[0], "a sum of word, position and perhaps type embeddings")
+        placed = position is not None or any(map(_knows_distances, self._weights.found.layers))
+        if not placed or not 1 <= len(tables) <= 2:
+            raise self._stuck(summed, "a sum of word, position and perhaps type embeddings")
         for vector in always:
-            position = np.asarray(position, np.float32) + vector
+            if position is not None:
+                position = np.asarray(position, np.float32) + vector
+            else:
+                tables[0] = tables[0][0], np.asarray(tables[0][1], np.float32) + vector
         inputs = dict(zip(("ids", "types"), (name for name, _ in tables), strict=False))
         made = Embeddings(
             word=tables[0][1],
             position=position,
             kind=tables[1][1] if len(tables) > 1 else None,
-            norm=self._weights.norm(norm),
+            norm=None if norm is None else self._weights.norm(norm),
             project=None if project is None else self._weights.linear(project),
             padding_id=padding_id,
+            scale=scale,
+            max_positions=LONGEST if position is None else None,
         )
         if given:
             inputs["positions"] = given
         elif padding_id is not None and (node := self._weights.made(counted, "embed")) is not None:
             inputs["positions"] = node.inputs[1]
         return made, inputs
+
+    def _scaled(self, tensor: str) -> tuple[str, float]:
+        """What is multiplied by a number, and the number."""
+        node = self._weights.made(tensor, "mul")
+        for one, other in (node.inputs, node.inputs[::-1]) if node is not None else ():
+            if other in self._graph.weights and self._graph.weights[other].is_numbers:
+                number = self._graph.weights[other]
+                if all(size == 1 for size in number.shape):
+                    return one, float(number.read().reshape(()))
+        return tensor, 1.0
 
     def _stuck(self, tensor: str, wanted: str) -> UnsupportedError:
         node = self._weights.maker(tensor)
@@ -158,6 +177,12 @@ class _Reading:
             if not np.array_equal(self._trials.compute(name, fed), positions(rule, ids)):
                 return False
         return True
+
+
+def _knows_distances(layer: Layer) -> bool:
+    """Whether a layer tells positions by itself."""
+    attention = layer.blocks[0]
+    return bool(attention.bindings.get(FREQUENCIES)) or attention.distances is not ANYWHERE
 
 
 def _counts(indices: Array, first: int) -> bool:

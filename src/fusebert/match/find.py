@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from fusebert.errors import border
-from fusebert.match.chains import chained, layers_of, same_mask, same_operator
+from fusebert.match.chains import chained, is_attention, layers_of, needed, same_mask, same_operator, with_distances
 from fusebert.match.consumers import consumers_of
 from fusebert.match.findings import (
     Finding,
@@ -27,9 +27,11 @@ from fusebert.match.lift import lift
 from fusebert.match.lift.shapes import numbers_read
 from fusebert.match.mask import Masks
 from fusebert.match.misses import left_over, nearest, unpaired
+from fusebert.match.patterns import FORMS, FREQUENCIES, NORMS
 from fusebert.match.probe import Probe, make_probes
 from fusebert.match.quantized import Unrounded, unround
 from fusebert.match.recognise import recognise
+from fusebert.match.rotations import rotated
 from fusebert.match.search import find_blocks
 from fusebert.match.translate import translate_with_rows
 from fusebert.match.trials import Trials
@@ -102,13 +104,15 @@ def _find(
     fixed = {**raised.fixed_sizes, **fixed_sizes}
     contradictions = {} if fixed_sizes else raised.contradictions  # which supposed sizes may have led to
     raised = replace(raised, fixed_sizes=fixed, contradictions=contradictions, quantized=unrounded.nodes)
+    raised, lengths = rotated(raised)
     blocks, misses = find_blocks(raised.graph, raised.kept)
     layers = layers_of(blocks)
+    blocks = needed(blocks, layers)
     lone = unpaired(raised.graph, blocks, layers, misses)
     misses |= lone
     rows = [*before, *lifts, *_searches(raised.graph, blocks, misses)]
     trials = Trials(raised)
-    masks = Masks(raised, trials)
+    masks = Masks(raised, trials, bool(lengths))
     encoders: dict[tuple[tuple[str, str], ...], FoundEncoder] = {}
     refused: list[Miss] = []
     unmatched = dict(misses)
@@ -116,15 +120,21 @@ def _find(
     wholes = (part for whole in chained(layers) for part in same_operator(whole, operators))
     for chain in (part for whole in wholes for part in same_mask(whole, masks)):
         added, nodes = chain[0].bindings["mask"], chain[0].nodes
-        mask = masks.read(added, chain[0].bindings["heads"])
-        if isinstance(mask, Refused):
-            rows.append(RuleRow("match", "mask", (mask.node,), "", mask.reason))
-            where, form = _maker(raised.graph, mask.node), chain[0].blocks[0].form
-            refused.append(Miss(len(nodes), "a padding mask", mask.reason, where, nodes[0].function, form))
+        read = masks.read(added, chain[0].bindings["heads"])
+        if isinstance(read, Refused):
+            rows.append(RuleRow("match", "mask", (read.node,), "", read.reason))
+            where, form = _maker(raised.graph, read.node), chain[0].blocks[0].form
+            refused.append(Miss(len(nodes), "a padding mask", read.reason, where, nodes[0].function, form))
             unmatched |= {layer.output: refused[-1] for layer in chain}
             continue
+        mask = read[0]
+        chain = [with_distances(layer, masks) for layer in chain]
         rows.append(RuleRow("match", "mask", (added or chain[0].output,), mask.kind))
-        found = replace(_encoder(raised, trials, chain, mask), operator=operators.get(chain[0].output))
+        found = replace(
+            _encoder(raised, trials, chain, mask),
+            operator=operators.get(chain[0].output),
+            longest=_longest(chain, lengths),
+        )
         key = tuple((node.function, node.name) for layer in chain for node in layer.nodes)
         if found.function and key in encoders:  # a function that is called from several places
             found = replace(encoders[key], others=(*encoders[key].others, found))
@@ -160,20 +170,39 @@ def _maker(graph: Graph, tensor: str) -> str:
 
 def _encoder(raised: Lifted, trials: Trials, chain: list[Layer], mask: Mask) -> FoundEncoder:
     origins = tuple(_provenance(raised, layer) for layer in chain)
-    inside = {id(node) for layer in chain for node in layer.nodes}
+    final = _final(raised.graph, chain[-1])
+    output = final.outputs[0] if final else chain[-1].output
+    inside = {id(node) for layer in chain for node in layer.nodes} | {id(final)}
     taps, inner = _taps(raised.graph, chain, inside)
     return FoundEncoder(
         layers=tuple(chain),
         hidden=origins[0]["attention.query.weight"].shape[1],
         mask=mask,
         input=chain[0].bindings["x"],
-        output=chain[-1].output,
+        output=output,
         taps=taps,
         inner_taps=inner,
-        readers=consumers_of(raised, trials, (chain[-1].output, *taps), mask, inside),
+        readers=consumers_of(raised, trials, (output, *taps), mask, inside),
         function=chain[0].nodes[0].function,
         weights=origins,
+        final=final,
     )
+
+
+def _longest(chain: list[Layer], lengths: Mapping[str, int]) -> int | None:
+    """So many tokens as all that depends on positions in layers is known for; None if that is any number."""
+    attentions = [block for layer in chain for block in layer.blocks if is_attention(block)]
+    known = [block.distances.longest for block in attentions]
+    known += [lengths.get(block.bindings[FREQUENCIES]) for block in attentions]
+    return min((length for length in known if length is not None), default=None)
+
+
+def _final(graph: Graph, last: Layer) -> Node | None:
+    """The norm that the last of the layers that end with a sum is followed by, if nothing else reads that sum."""
+    if FORMS[last.blocks[-1].form].after is not None or last.output in graph.outputs:
+        return None
+    readers = [node for node in graph.nodes if last.output in node.inputs]
+    return readers[0] if len(readers) == 1 and readers[0].op in NORMS else None
 
 
 def _provenance(raised: Lifted, layer: Layer) -> dict[str, Provenance]:

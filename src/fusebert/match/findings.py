@@ -9,6 +9,7 @@ from typing import Any
 
 from fusebert.drawing import fragment
 from fusebert.match.axes import Group, View, shape_of
+from fusebert.match.distances import ANYWHERE, ByDistance
 from fusebert.match.probe import Probe
 from fusebert.ops.graph import Graph, Node
 from fusebert.report import Report, Table
@@ -122,19 +123,21 @@ class Mask:
 @dataclass(frozen=True)
 class Match:
     """One block: its form, and what the names in that form stand for. `bindings` has tensors, weights and attributes by
-    name, such as `x`, `mask`, `attention.query.weight` and `heads`; `nodes` are those the block is made of."""
+    name, such as `x`, `mask`, `attention.query.weight` and `heads`; `nodes` are those the block is made of; `distances`
+    is what is added to its scores beside the mask."""
 
     form: str
     output: str
     bindings: Mapping[str, Any]
     nodes: tuple[Node, ...]
+    distances: ByDistance = ANYWHERE
 
 
 @dataclass(frozen=True)
 class Layer:
     """An attention block and the feed-forward block that reads it."""
 
-    blocks: tuple[Match, Match]
+    blocks: tuple[Match, ...]
 
     @property
     def output(self) -> str:
@@ -188,6 +191,8 @@ class FoundEncoder:
     weights: tuple[Mapping[str, Provenance], ...]
     others: tuple[FoundEncoder, ...] = ()  # the same in other calls of the function it sits in
     operator: Node | None = None
+    final: Node | None = None  # the norm after layers that end with a sum
+    longest: int | None = None  # tokens, where what depends on positions is not known for any number
 
     @property
     def calls(self) -> int:
@@ -211,8 +216,9 @@ class FoundEncoder:
 
     @property
     def epsilon(self) -> float:
-        """The first layer's LayerNorm epsilon."""
-        return float(self.layers[0].bindings["feed_forward.after.epsilon"])
+        """Of the first layer's norms; 0 if it has none."""
+        told = (float(value) for name, value in self.layers[0].bindings.items() if name.endswith(".epsilon"))
+        return next(told, 0.0)
 
     @property
     def scale(self) -> float:

@@ -1,6 +1,6 @@
 """Mask: what is added to the scores, known by its values for the probes: a 0/1 mask from an input, or its opposite,
-padding told by its id, an additive mask that is an input, or nothing. Anything else is refused, since the fused encoder
-cannot carry it."""
+padding told by its id, an additive mask that is an input, or nothing; and numbers by distance, or a window. Anything
+else is refused, since the fused encoder cannot carry it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ import numpy as np
 
 from fusebert.errors import FusebertError
 from fusebert.match.budget import refuse_large
+from fusebert.match.distances import ANYWHERE, ByDistance, by_distance
 from fusebert.match.findings import Lifted, Mask, Refused
 from fusebert.match.lift.masks import HIDDEN
 from fusebert.match.probe import Probe
-from fusebert.match.trials import Trials
+from fusebert.match.trials import LONGER, Trials
 from fusebert.ops.graph import Array, Graph
 from fusebert.ops.vocabulary import evaluate
 
+_LONG = 2081
 _PRODUCTS = "disentangled attention or relative keys: products of activations with positions are added to the scores"
 
 
 class Masks:
     """Reads masks of one lifted graph, each once."""
 
-    def __init__(self, lifted: Lifted, trials: Trials) -> None:
-        self._lifted, self._trials = lifted, trials
-        self._known: dict[tuple[str | None, int], Mask | Refused] = {}
+    def __init__(self, lifted: Lifted, trials: Trials, unbounded: bool = False) -> None:
+        """Texts are `unbounded` where positions are rotary: windows are looked for in longer ones, too."""
+        self._lifted, self._trials, self._unbounded = lifted, trials, unbounded
+        self._known: dict[tuple[str | None, int], tuple[Mask, ByDistance] | Refused] = {}
 
-    def read(self, added: str | None, heads: int) -> Mask | Refused:
-        """What a tensor that is added to scores hides, or why it is not a mask."""
+    def read(self, added: str | None, heads: int) -> tuple[Mask, ByDistance] | Refused:
+        """What a tensor that is added to scores hides, and what it adds by distance, or why it does something else."""
         key = added, min(heads, 2)
         if key not in self._known:
-            self._known[key] = Mask("none") if added is None else self._read(added, heads)
+            self._known[key] = (Mask("none"), ANYWHERE) if added is None else self._read(added, heads)
         return self._known[key]
 
-    def _read(self, added: str, heads: int) -> Mask | Refused:
+    def _read(self, added: str, heads: int) -> tuple[Mask, ByDistance] | Refused:
         graph = self._lifted.graph
         if added in graph.inputs and added not in self._lifted.probes[0]:
-            return Mask("additive", added, added)
+            return Mask("additive", added, added), ANYWHERE
         strange = sorted(self._trials.inputs_of({added}).difference(self._lifted.probes[0]))
         if strange:
             return _refused(added, f"it is made of the input {strange[0]}, which is not a 0/1 mask of two dimensions")
@@ -49,12 +52,41 @@ class Masks:
         except FusebertError as error:
             return _refused(added, f"what is added to the scores is not a mask: {error}")
         arrays = [array for _, array in tried]
-        if added not in self._lifted.content and all(array.size and np.ptp(array) == 0 for array in arrays):
-            return Mask("none", added=added)
-        for mask in self._kinds(added):
+        steady = added not in self._lifted.content and all(array.size and np.ptp(array) == 0 for array in arrays)
+        if steady and not self._is_cut(added, heads):
+            return Mask("none", added=added), ANYWHERE
+        for mask in () if self._is_cut(added, heads) else self._kinds(added):
             if all(_hides(array, visible(mask, probe, array.shape[-1])) for probe, array in tried):
-                return mask
-        return _refused(added, _named(arrays))
+                return mask, ANYWHERE
+        return self._with_distances(added, heads, tried) or _refused(added, _named(arrays))
+
+    def _with_distances(
+        self, added: str, heads: int, tried: list[tuple[Probe, Array]]
+    ) -> tuple[Mask, ByDistance] | None:
+        """A mask and what is added by distance, if the two make up all that is added."""
+        whole = self._whole(added)
+        if whole is None:
+            return None
+        kinds = self._kinds(added) if added in self._lifted.content else iter((Mask("none", added=added),))
+        for mask in kinds:
+            cases = ((array, self._seen(mask, probe, array)) for probe, array in tried)
+            if (found := by_distance(_four(whole, heads), cases)) is not None:
+                return mask, found
+        return None
+
+    def _whole(self, added: str) -> Array | None:
+        return self._trials.whole(added, (_LONG, *LONGER) if self._unbounded else LONGER)
+
+    def _is_cut(self, added: str, heads: int) -> bool:
+        """Whether something is hidden in a long text that is shown in full."""
+        whole = self._whole(added) if self._unbounded else None
+        return whole is not None and bool((_four(whole, heads) <= HIDDEN).any())
+
+    @staticmethod
+    def _seen(mask: Mask, probe: Probe, array: Array) -> Array | None:
+        if mask.kind == "none":
+            return np.ones((array.shape[0], array.shape[-1]), bool)
+        return visible(mask, probe, array.shape[-1])
 
     def _kinds(self, added: str) -> Iterator[Mask]:
         """All that a mask can be."""

@@ -13,14 +13,13 @@ from fusebert.match.patterns import FORMS
 from fusebert.ops.graph import Graph, Node
 from fusebert.ops.primitives import MEANING
 from fusebert.ops.vocabulary import VOCABULARY
-from fusebert.values.blocks import Attention
 
 
 def nearest(raised: Lifted, misses: list[Miss]) -> list[Miss]:
-    """Where a graph contradicts itself or is random, or what is known to be wrong with its attention; else the searches
-    for a block that came furthest."""
-    contexts = [node for node in raised.graph.nodes if node.op == "context"]
-    known = _pre_normed(raised.graph, contexts) if contexts else _no_attention(raised.graph)
+    """Where a graph contradicts itself or is random, or what it has in place of attention; else the searches for a
+    block that came furthest."""
+    attends = any(node.op == "context" for node in raised.graph.nodes)
+    known = [] if attends else _no_attention(raised.graph)
     return contradictions(raised) or _random(raised.graph) or known or furthest(misses)
 
 
@@ -47,13 +46,16 @@ def left_over(
         if reached.intersection(node.inputs):
             reached.update(node.outputs)
     misses = [miss for tensor, miss in unmatched.items() if tensor in reached]
-    return contradictions(raised) or _pre_normed(raised.graph, contexts) or furthest(misses)
+    return contradictions(raised) or furthest(misses)
 
 
 def furthest(misses: Sequence[Miss]) -> list[Miss]:
-    """The searches that came furthest."""
+    """The searches that came furthest, and of these the ones for the form that comes first in the list."""
     most = max((miss.matched for miss in misses), default=0)
-    nearest = dict.fromkeys(miss for miss in misses if miss.matched == most)
+    near = [miss for miss in misses if miss.matched == most]
+    rank = {form: place for place, form in enumerate(FORMS)}
+    first = min((rank.get(miss.form, 0) for miss in near), default=0)
+    nearest = dict.fromkeys(miss for miss in near if rank.get(miss.form, 0) == first)
     return sorted(nearest, key=lambda miss: miss.found == "embed")[:3]  # the embeddings' LayerNorm ends no block
 
 
@@ -63,20 +65,26 @@ _END = 3  # the norm, the sum and the linear map that every block ends with
 def unpaired(
     graph: Graph, blocks: Mapping[str, Match], layers: Mapping[str, Layer], misses: Mapping[str, Miss]
 ) -> dict[str, Miss]:
-    """What keeps blocks from being half of a layer, by what they make."""
+    """What keeps blocks from being half of a layer, by what they make. A sum without norms may be anything, such as an
+    adapter between layers."""
     paired = {block.output for layer in layers.values() for block in layer.blocks}
     return {
         block.output: _lone_attention(graph, block) if is_attention(block) else _lone_feed_forward(graph, block, misses)
         for block in blocks.values()
-        if block.output not in paired
+        if block.output not in paired and (is_attention(block) or not _is_bare(block))
     }
+
+
+def _is_bare(block: Match) -> bool:
+    form = FORMS[block.form]
+    return form.before is None and form.branch is None and form.after is None
 
 
 def _lone_attention(graph: Graph, block: Match) -> Miss:
     node = next((node for node in graph.nodes if block.output in node.inputs), None)
     found = node.op if node else "no node that reads it"
-    where = label(node) if node else block.output
-    return Miss(_END, _named(False), found, where, block.nodes[0].function)
+    where = label(node or block.nodes[0])
+    return Miss(_END, "a feed-forward block that reads this attention", found, where, block.nodes[0].function)
 
 
 def _lone_feed_forward(graph: Graph, block: Match, misses: Mapping[str, Miss]) -> Miss:
@@ -85,12 +93,8 @@ def _lone_feed_forward(graph: Graph, block: Match, misses: Mapping[str, Miss]) -
         return replace(misses[x], matched=misses[x].matched + len(block.nodes))
     node = next((node for node in graph.nodes if x in node.outputs), None)
     found = node.op if node else f"the input {x}"
-    return Miss(len(block.nodes), _named(True), found, label(node) if node else x, block.nodes[0].function)
-
-
-def _named(attention: bool) -> str:
-    """The forms with such a body."""
-    return " or ".join(form for form, block in FORMS.items() if isinstance(block.body, Attention) == attention)
+    where, wanted = label(node) if node else x, "an attention block before this feed-forward"
+    return Miss(len(block.nodes), wanted, found, where, block.nodes[0].function)
 
 
 def _no_attention(graph: Graph) -> list[Miss]:
@@ -120,39 +124,6 @@ def _takes_one_token(graph: Graph) -> bool:
     return bool(lengths) and set(lengths) == {1}
 
 
-def _pre_normed(graph: Graph, contexts: Sequence[Node]) -> list[Miss]:
-    """Attention that no LayerNorm follows."""
-    if contexts and not any(node.op == "layer_norm" for node in graph.nodes):
-        return [Miss(1, "a LayerNorm after attention", "none in this graph", contexts[0].name, contexts[0].function)]
-    maker = {name: node for node in graph.nodes for name in node.outputs}
-    consumers: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        for name in node.inputs:
-            consumers.setdefault(name, []).append(node)
-    for node in contexts:
-        if _pre_norm(node, maker, consumers):
-            what = "a pre-LayerNorm layer, which normalises what goes into attention and not the sum after it"
-            return [Miss(1, "a post-LayerNorm layer", what, node.name, node.function)]
-    return []
-
-
 def _is_masked(softmax: Node, maker: Mapping[str, Node]) -> bool:
     made = maker.get(softmax.inputs[0])
     return made is not None and made.op in ("scores", "mask")
-
-
-_AFTER = frozenset(("merge_heads", "arrange", "linear", "identity", "add"))
-
-
-def _pre_norm(context: Node, maker: Mapping[str, Node], consumers: Mapping[str, list[Node]]) -> bool:
-    tensor = context.inputs[1]
-    while (made := maker.get(tensor)) is not None and made.op in ("split_heads", "linear", "arrange", "identity"):
-        tensor = made.inputs[0]
-    if made is None or made.op != "layer_norm":
-        return False
-    following = [context]
-    for _ in range(4):  # heads are merged, projected and added
-        following = [n for node in following for n in consumers.get(node.outputs[0], []) if n.op in _AFTER]
-        if any(n.op == "add" and made.inputs[0] in n.inputs for n in following):
-            return True
-    return False

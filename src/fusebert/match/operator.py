@@ -37,7 +37,7 @@ def read_operator(raised: Lifted, found: FoundEncoder) -> Operator | None:
         raise UnsupportedError(f"{node.name}: its weights do not fit: {error}") from None
     every = layers(made.encoder)
     if len(found.layers) == len(every):
-        return made
+        return made if found.final else replace(made, encoder=replace(made.encoder, final=None))
     order = made.encoder.order[: every[len(found.layers) - 1].stop]  # only what is needed of the last layers
     return replace(made, encoder=replace(made.encoder, order=order, final=None))
 

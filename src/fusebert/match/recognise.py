@@ -66,7 +66,7 @@ class _Recognition:
     def run(self) -> tuple[Graph, list[RuleRow]]:
         for i, node in enumerate(self._graph.nodes):
             if i not in self._tried and node.op in ("mean", "sum"):
-                self._layer_norm(node.inputs[0])
+                self._norm(self._squared(node.inputs[0]))
             elif i not in self._tried and node.op == "max":
                 self._softmax(node.inputs[0])
         self._tried = set()
@@ -149,7 +149,15 @@ class _Recognition:
         self._constants = constants
         return region
 
-    def _layer_norm(self, start: str) -> None:
+    def _squared(self, tensor: str) -> str:
+        """What a tensor is the square of, as in an RMSNorm; else the tensor."""
+        node = self._graph.nodes[at] if (at := self._maker.get(tensor)) is not None else None
+        if node is None or node.op not in ("square", "mul", "pow"):
+            return tensor
+        base = {name for name in node.inputs if self._scalar(name) is None}
+        return base.pop() if len(base) == 1 else tensor
+
+    def _norm(self, start: str) -> None:
         dims = self._dims.get(start)
         if not dims or not dims[-1] or not ax.fixed(size := ax.size_of(dims[-1])) or size[0] < 2:
             return
@@ -158,7 +166,7 @@ class _Recognition:
         scales = np.array([1, 1, 0.1, 1e-2, 1e-4, 1e-6, 0])  # without any variance, only epsilon is left
         x = random.normal(size=(len(scales), width)) * scales[:, None] + scales[:, None]
         region = self._region(start, x, width, rowwise=True)
-        found: tuple[str, tuple[str, ...], float] | None = None
+        found: tuple[str, str, tuple[str, ...], float] | None = None
         for i in region.nodes:
             out = self._graph.nodes[i].outputs[0]
             if self._graph.nodes[i].op in _ROWWISE or region.values[out].shape != x.shape:
@@ -166,23 +174,25 @@ class _Recognition:
             if (match := self._norm_of(x, out, region)) is not None:
                 found = (out, *match)
         if found is None:
-            self._refuse("layer_norm", start, region)
+            self._refuse("norm", start, region)
             return
-        out, parameters, epsilon = found
-        self._emit(out, "layer_norm", (start, *parameters), region, f"epsilon {epsilon:g}", epsilon=epsilon)
+        out, word, parameters, epsilon = found
+        self._emit(out, word, (start, *parameters), region, f"epsilon {epsilon:g}", epsilon=epsilon)
 
-    def _norm_of(self, x: Array, out: str, region: _Region) -> tuple[tuple[str, ...], float] | None:
-        """Gain, bias and epsilon, if a tensor of the region is the LayerNorm of its beginning."""
+    def _norm_of(self, x: Array, out: str, region: _Region) -> tuple[str, tuple[str, ...], float] | None:
+        """Which norm of its beginning a tensor of the region is, if it is one, with its gain, bias and epsilon."""
         vectors, value = region.vectors[out], region.values[out]
         if len(vectors) > 2:
             return None
         for epsilon in (*(e for e in region.scalars[out] if 0 < e < _LARGEST_EPSILON), 0.0):
             for gain, bias in _pairs(vectors):
                 given = [self._constants[name] if name else None for name in (gain, bias)]
+                parameters = (gain, bias) if bias else (gain,) if gain else ()
                 with np.errstate(all="ignore"):
-                    wanted = Numpy().layer_norm(x, given[0], given[1], epsilon)
-                if np.allclose(value, wanted, rtol=1e-5, atol=1e-7, equal_nan=True):
-                    return (gain, bias) if bias else (gain,) if gain else (), epsilon
+                    if _alike(value, Numpy().layer_norm(x, given[0], given[1], epsilon)):
+                        return "layer_norm", parameters, epsilon
+                    if not bias and _alike(value, Numpy().rms_norm(x, given[0], epsilon)):
+                        return "rms_norm", parameters, epsilon
         return None
 
     def _softmax(self, start: str) -> None:
@@ -234,6 +244,10 @@ class _Recognition:
             self._refuse("activation", start, region)
         else:
             self._emit(found[0], "activation", (start,), region, found[1], name=found[1])
+
+
+def _alike(value: Array, wanted: Array) -> bool:
+    return np.allclose(value, wanted, rtol=1e-5, atol=1e-7, equal_nan=True)
 
 
 def _pairs(vectors: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -113,11 +113,8 @@ class _Attempt:
         made = self.maker.get(tensor)
         holes = dict(bound.bindings)
         if made is None or made.op != wanted.op or tensor in self.kept:
-            if wanted.op == "mask":  # a model may have none
-                holes["mask"] = None
-                yield ((wanted.inputs[0], tensor),), holes, bound.nodes
-            elif wanted.op in ("split_heads", "merge_heads") and holes.get("heads", 1) == 1:
-                holes["heads"] = 1
+            absent = _absent(wanted)
+            if absent is not None and all(holes.setdefault(hole, value) == value for hole, value in absent.items()):
                 yield ((wanted.inputs[0], tensor),), holes, bound.nodes
             else:
                 self._failed(bound, wanted.op, tensor)
@@ -163,6 +160,15 @@ class _Attempt:
         found = f"{found} of another form" if made and tensor in self.kept and made.op == expected else found
         name = made.name if made and made.name else tensor
         self.miss = Miss(len(bound.nodes), expected, found, name, made.function if made else "", self.pattern.form)
+
+
+def _absent(wanted: Node) -> Mapping[str, Any] | None:
+    """What the names in a node of a pattern stand for in a model that does without it; None if none does."""
+    if wanted.op in ("mask", "rotate"):
+        return {wanted.inputs[1]: None}
+    if wanted.op in ("split_heads", "repeat_heads"):
+        return dict.fromkeys(wanted.attributes.values(), 1)
+    return {"heads": 1} if wanted.op == "merge_heads" else None
 
 
 def past_identity(maker: Mapping[str, Node], tensor: str) -> str:

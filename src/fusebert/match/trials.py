@@ -19,7 +19,7 @@ from fusebert.match.probe import Probe
 from fusebert.ops.graph import Array, Graph, Node
 from fusebert.ops.vocabulary import evaluate
 
-_LONGER = (521, 509, 251, 127, 61)  # the first that the graph can be given is tried
+LONGER = (521, 509, 251, 127, 61)  # the first that the graph can be given is tried
 _KEPT = 1 << 16  # elements of an array that is remembered
 _IDS = 10  # so many ids are tried, with 0 and 1 among them
 
@@ -72,8 +72,9 @@ class Trials:
                 other[name] = random.integers(0, most, probe[name].shape).astype(probe[name].dtype)
         return other
 
-    def long(self, length: int) -> Probe | None:
-        """One sequence of so many tokens, if the graph takes other lengths than the probes'."""
+    def long(self, length: int, full: bool = False) -> Probe | None:
+        """One sequence of so many tokens, if the graph takes other lengths than the probes'; all of them are shown if
+        it is to be `full`."""
         first, second = self._raised.probes
         if self._sizes is None or ax.fixed(self._sizes[1]):
             return None
@@ -88,8 +89,13 @@ class Trials:
                 continue
             most = _IDS if name in self.ids and a.dtype.kind in "iu" else 2
             low, high = (0, most) if a.ndim > 1 else (1, length + 1)
-            probe[name] = random.integers(low, high, shape).astype(a.dtype)
+            probe[name] = self._ones(name, a, shape, length) if full else random.integers(low, high, shape)
+            probe[name] = probe[name].astype(a.dtype)
         return probe
+
+    def _ones(self, name: str, a: Array, shape: Sequence[int], length: int) -> Array:
+        """What hides nothing: ids that are no padding, ones in a mask, or whole lengths."""
+        return np.full(shape, _IDS - 1 if name in self.ids else 1 if a.ndim > 1 else length)
 
     @cached_property
     def _sizes(self) -> tuple[Size, Size] | None:
@@ -123,7 +129,7 @@ class Trials:
                     zeros[name] = np.broadcast_to(np.float32(0), shape)
         return zeros
 
-    def try_all(self, tensor: str, lengths: tuple[int, ...] = _LONGER) -> Iterator[tuple[Probe, Array]]:
+    def try_all(self, tensor: str, lengths: tuple[int, ...] = LONGER) -> Iterator[tuple[Probe, Array]]:
         """A tensor in every short trial, and in the longest that the graph can be given; raises FusebertError where it
         cannot be computed."""
         for number, probe in enumerate(self.short):
@@ -137,6 +143,28 @@ class Trials:
                 continue
             yield longer, value
             return
+
+    def whole(self, tensor: str, lengths: tuple[int, ...] = LONGER) -> Array | None:
+        """A tensor for one long sequence that is shown in full: as long as the graph can be given, or, where that is
+        fixed, as the probes are."""
+        for length in lengths:
+            longer = self.long(length, full=True)
+            try:
+                return self._compute(tensor, longer or self._shown, -1)
+            except FusebertError:
+                if longer is None:
+                    break
+        return None
+
+    @property
+    def _shown(self) -> Probe:
+        """A probe that hides nothing."""
+        probe = dict(self._raised.probes[0])
+        for name in self._graph.inputs:
+            if name in probe:
+                length = self._sizes[1][0] if self._sizes else 1
+                probe[name] = self._ones(name, probe[name], probe[name].shape, length).astype(probe[name].dtype)
+        return probe
 
     def compute(self, tensor: str, probe: Probe) -> Array:
         """A tensor for a probe."""

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fusebert.errors import UnsupportedError
+from fusebert.match.distances import ByDistance
 from fusebert.match.findings import FoundEncoder, Lifted, Match
-from fusebert.match.patterns import FORMS
+from fusebert.match.patterns import FORMS, FREQUENCIES
 from fusebert.ops.graph import Array, Node
-from fusebert.values.blocks import Block, Linear, Norm
+from fusebert.values.blocks import Attention, Block, Encoder, Linear, Norm, Relative, Rotary
 from fusebert.values.traverse import Part, map_block
 
 
@@ -33,8 +34,10 @@ class Weights:
         return node if node is not None and node.op == word else None
 
     def norm(self, node: Node) -> Norm:
-        """What a layer_norm around the encoder has, gain and bias in any case."""
+        """What a norm around the encoder has, a LayerNorm gain and bias in any case."""
         gain, bias = (*node.inputs[1:], "", "")[:2]
+        if node.op == "rms_norm":
+            return self._norm(gain, None, float(node.attributes["epsilon"]), "rms")
         read = self._norm(gain, bias, float(node.attributes["epsilon"]))
         width = next((len(array) for _, array in read.arrays()), self.found.hidden)
         ones, zeros = np.ones(width, np.float32), np.zeros(width, np.float32)
@@ -46,12 +49,44 @@ class Weights:
         """What a linear has."""
         return self._linear(node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None)
 
+    def encoder(self, shared: bool = False) -> Encoder:
+        """The encoder; where blocks may be `shared`, one whose weights are those of an earlier one is that one."""
+        every = [block for layer in self.found.layers for block in layer.blocks]
+        own: list[Match] = []
+        order = []
+        for block in every:
+            earlier = (number for number, other in enumerate(own) if shared and self._same(block, other))
+            order.append(next(earlier, len(own)))
+            own += [block] * (order[-1] == len(own))
+        final = None if self.found.final is None else self.norm(self.found.final)
+        return Encoder(self.found.hidden, tuple(map(self.block, own)), tuple(order), final)
+
+    def _same(self, block: Match, other: Match) -> bool:
+        """Whether two blocks compute the same."""
+        names = block.bindings.keys() - {"x", "mask"}
+        if block.form != other.form or block.distances is not other.distances:
+            return False
+        pairs = [(block.bindings[name], other.bindings.get(name)) for name in sorted(names)]
+        return all(a == b or (isinstance(a, str) and isinstance(b, str) and self._equal(a, b)) for a, b in pairs)
+
+    def _equal(self, name: str, other: str) -> bool:
+        """Whether two weights hold the same numbers, as exporters write those that layers share."""
+        weights = self.graph.weights
+        if name not in weights or other not in weights or weights[name].shape != weights[other].shape:
+            return False
+        return np.array_equal(self.numbers(name), self.numbers(other))
+
     def block(self, match: Match) -> Block:
         """A matched block: its form, with weights and numbers in place of their names."""
         form, bindings = FORMS[match.form], match.bindings
         named = {field.name: getattr(form.body, field.name) for field in fields(form.body)}
         numbers: dict[str, Any] = {name: bindings[hole] for name, hole in named.items() if isinstance(hole, str)}
-        filled = replace(form, body=replace(form.body, **numbers))
+        body: Any = replace(form.body, **numbers)
+        if isinstance(body, Attention):
+            turns = bindings[FREQUENCIES]
+            rotary = Rotary(np.asarray(self.numbers(turns), np.float32)) if turns else None
+            body = _with_distances(replace(body, position=rotary), match.distances)
+        filled = replace(form, body=body)
         return map_block(filled, lambda _, part: self._part(part, bindings))
 
     def _part(self, named: Part, bindings: Mapping[str, Any]) -> Part:
@@ -79,6 +114,17 @@ class Weights:
     def _norm(self, gain: str | None, bias: str | None, epsilon: float, kind: str = "layer") -> Norm:
         arrays = (None if not name else np.asarray(self._array(name), np.float32) for name in (gain, bias))
         return Norm(next(arrays), next(arrays), epsilon, kind)
+
+
+def _with_distances(body: Attention, distances: ByDistance) -> Attention:
+    """The body with what its scores get by distance."""
+    table = distances.table
+    if table is None:
+        return replace(body, window=distances.window)
+    if body.position is not None:
+        raise UnsupportedError("an attention has rotary positions and numbers by distance, of which it can have one")
+    table = table if len(table) == body.heads else np.repeat(table, body.heads, 0)
+    return replace(body, window=distances.window, position=Relative(table))
 
 
 def keeps_order(node: Node) -> bool:

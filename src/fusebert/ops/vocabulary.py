@@ -50,6 +50,12 @@ class Numpy:
         (first, second), cos, sin = np.split(x, 2, -1), np.cos(angles), np.sin(angles)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
+    def turn(self, x: Array, cos: Array, sin: Array) -> Array:
+        """The same with cosines and sines as they are, `[..., tokens, size]`: both halves of a row have their own."""
+        first, second = np.split(x, 2, -1)
+        y: Array = x * cos + np.concatenate([-second, first], -1) * sin
+        return y
+
     def distance_bias(self, table: Array, scores: Array, positions: Array | None = None) -> Array:
         """What a table `[heads, 2 * reach + 1]` holds for every score's key minus query position, clamped to reach."""
         reach = table.shape[-1] // 2

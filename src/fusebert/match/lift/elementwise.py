@@ -9,6 +9,7 @@ from fusebert.match import axes as ax
 from fusebert.match.axes import Group, View
 from fusebert.match.findings import Refused
 from fusebert.match.lift import masks
+from fusebert.match.lift.rotary import turned
 from fusebert.match.lift.shapes import ELEMENTWISE
 from fusebert.match.lift.state import Lifting
 from fusebert.ops.graph import Node
@@ -22,8 +23,10 @@ def elementwise(lifting: Lifting, node: Node) -> None:
         raise Refused("all its inputs are constants that are not computed here")
     if (attention := masks.unchanged_attention(lifting, node, views)) is not None:
         return lifting.see(node, attention, attention.dims)
-    if by_factor(lifting, node, views):
+    if by_factor(lifting, node, views) or (node.op == "add" and turned(lifting, node)):
         return None
+    if len(views) > 1 or node.op in ("pow", "square") or names[0] == names[-1]:  # as norms of heads have them
+        views = {name: _by_head(lifting, view) for name, view in views.items()}
     canonical, dims = align(lifting, names, views)
     layouts = {name: layout_of(lifting, name, views, dims, canonical) for name in names}
     inputs = tuple(laid(lifting, n, views.get(n), canonical, *layouts[n]) if n else "" for n in node.inputs)
@@ -36,13 +39,23 @@ def elementwise(lifting: Lifting, node: Node) -> None:
     return None
 
 
+def _by_head(lifting: Lifting, view: View) -> View:
+    """A view of heads as one of a value that is laid out by head, so that numbers of one head can be told apart."""
+    made, dims = lifting.maker.get(view.value), ax.settled(view.dims)
+    if made is None or made.op != "linear" or len(dims) < 3 or dims[-1] == ax.settled(lifting.dims[view.value])[-1]:
+        return view
+    tokens_first = not ax.fixed(ax.size_of(dims[-3])) and ax.fixed(ax.size_of(dims[-2]))
+    laid = (*dims[:-3], dims[-2], dims[-3], dims[-1]) if tokens_first else dims
+    return View(lifting.lay(View(view.value, view.dims), laid), view.dims, view.factor)
+
+
 def by_factor(lifting: Lifting, node: Node, views: dict[str, View]) -> bool:
     """Queries, keys or scores times a number are a view with a factor, which becomes the scale of the scores."""
     if node.op not in ("mul", "div") or len(views) != 1:
         return False
     (name, view), other = next(iter(views.items())), next((n for n in node.inputs if n in lifting.weights), "")
     made = lifting.maker.get(view.value)
-    if made is None or made.op not in ("linear", "scores", "mask"):
+    if made is None or made.op not in ("linear", "turn", "repeat_heads", "scores", "mask"):
         return False
     number = lifting.scalar(other)
     if number is None or len(lifting.weights[other].shape) > len(view.dims) or not np.isfinite(number):

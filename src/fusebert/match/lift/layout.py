@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fusebert.match import axes as ax
+from fusebert.match.axes import View
 from fusebert.match.emitter import TRUTHS
 from fusebert.match.findings import Refused
 from fusebert.match.lift.elementwise import elementwise
@@ -95,6 +96,23 @@ def unchanged(lifting: Lifting, node: Node) -> None:
     identity(lifting, node)
 
 
+def expand(lifting: Lifting, node: Node) -> None:
+    """What is as it was, or heads that are repeated: [batch, heads, 1, tokens, size] to [batch, heads, times, ...]."""
+    view, shapes = lifting.view(node.inputs[0]), lifting.shapes(node)
+    if view is None or shapes is None or len(shapes[0]) != 5 or len(view.dims) != 5 or is_unchanged(lifting, node):
+        return unchanged(lifting, node)
+    grown = [i for i, (group, size) in enumerate(zip(view.dims, shapes[0], strict=True)) if ax.size_of(group) != size]
+    if grown != [2] or view.dims[2] or not ax.fixed(shapes[0][2]):
+        raise Refused(f"{node.op} repeats what are no heads")
+    batch, heads, _, tokens, size = view.dims
+    (times,) = ax.fresh([shapes[0][2]])
+    name = lifting.lay(View(view.value, view.dims), (batch, heads, tokens, size))
+    out, made = node.outputs[0], (batch, (*ax.atoms(heads), *times), tokens, size)
+    lifting.emit("repeat_heads", (name,), out, ax.settled(made), node, times=shapes[0][2][0])
+    lifting.views[out] = View(out, (batch, heads, times, tokens, size), view.factor)
+    return None
+
+
 RULES = {
     "identity": identity,
     "cast": cast,
@@ -102,6 +120,6 @@ RULES = {
     "transpose": transpose,
     "squeeze": squeeze,
     "unsqueeze": unsqueeze,
-    "expand": unchanged,
+    "expand": expand,
     "tile": unchanged,
 }

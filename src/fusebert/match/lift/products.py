@@ -160,7 +160,11 @@ def product(
             left, right, everything if left and right else ((), ())
         ):
             raise Refused("the batch axes of the two activations are not the same")
-    lead = tuple((axis,) for axis in ax.flat(group for group, _ in batch))
+    lead: tuple[Group, ...] = tuple((axis,) for axis in ax.flat(group for group, _ in batch))
+    if any(
+        made is not None and made.op == "repeat_heads" for made in (first, second)
+    ):  # several axes make up the heads
+        lead = tuple(group for group in ax.settled(group for group, _ in batch) if group)
     out = node.outputs[0]
     made_m, made_n = ax.atoms(m), ax.atoms(n)
     if set(made_m) & set(made_n):  # tokens by tokens: neither is the other, and which one stays is seen later

@@ -4,6 +4,7 @@ to lay numbers out, and to leave a node as it is."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ class Lifting(Known):
     longest: int | None = None
     contradictions: dict[str, str] = field(default_factory=dict)
     kept: set[str] = field(default_factory=set)
+
+    @cached_property
+    def makers(self) -> dict[str, Node]:
+        """The node of the original graph that makes a tensor."""
+        return {name: node for node in self.source.nodes for name in node.outputs}
 
     def emit(
         self,
@@ -86,7 +92,7 @@ class Lifting(Known):
             elif made is not None and made.op == "mask" and turned:
                 self._turn_mask(made, name, target)
             elif _splits_heads(source, target):
-                self.emit("split_heads", (value,), name, target, made, heads=target[-3][0].size[0])
+                self.emit("split_heads", (value,), name, target, made, heads=ax.size_of(target[-3])[0])
             elif _splits_heads(target, source):
                 self.emit("merge_heads", (value,), name, target, made)
             else:
@@ -187,11 +193,14 @@ class Lifting(Known):
 
 
 def _splits_heads(source: tuple[Group, ...], target: tuple[Group, ...]) -> bool:
-    """(..., t, (a, d)) to (..., a, t, d)."""
+    """(..., t, (a, d)) to (..., a, t, d); heads may be several axes, and one head is a dimension of size 1."""
     if len(source) < 2 or len(target) != len(source) + 1 or not source[-1]:
         return False
-    (*lead, t), (a, *d) = source[:-1], source[-1]
-    return target == (*lead, (a,), t, tuple(d)) and ax.fixed(a.size)
+    *lead, tokens, last = source
+    count = len(heads := target[-3])
+    if not count and len(source) != 3:
+        return False
+    return target == (*lead, last[:count], tokens, last[count:]) and all(ax.fixed(axis.size) for axis in heads)
 
 
 def _arrangement(source: tuple[Group, ...], target: tuple[Group, ...]) -> dict[str, Any]:
