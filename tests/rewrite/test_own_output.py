@@ -4,6 +4,7 @@ operator has, optimised in another precision, and left alone in their own."""
 import json
 from pathlib import Path
 
+import families
 import numpy as np
 import pytest
 import zoo
@@ -12,7 +13,7 @@ import fusebert
 from fusebert.errors import FusebertError
 from fusebert.measure.runners.evaluator import Evaluator
 from fusebert.onnxruntime import session
-from fusebert.source import OnnxFile, open_graph, open_tensorflow
+from fusebert.source import OnnxFile, open, open_graph, open_tensorflow
 from fusebert.values.operator import is_rounded
 
 ONNX = ["onnx-bert-sequence", "onnx-bert-masked-mean", "onnx-roberta-sequence", "onnx-bert-fp16", "onnx-own-unbiased"]
@@ -180,3 +181,23 @@ def test_weights_of_both_sides_are_stored_once(precision, tmp_path):
     assert first == second
     large = [weight.read().tobytes() for weight in fusebert.read(path).weights.values() if np.prod(weight.shape) > 64]
     assert len(large) == len(set(large))
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "tensorflow"])
+def test_an_operator_with_a_layout_is_a_model_too(target, tmp_path):
+    """ALBERT: blocks that run more than once are read as the operator has them, and written in another precision."""
+    folder, _ = families.make(tmp_path / "checkpoint", "albert")
+    suffix = ".onnx" if target == "onnxruntime" else ""
+    path = tmp_path / f"fused{suffix}"
+    fusebert.optimize(folder, path, "fp32", target, verify=False)
+    (found,) = open_graph(path).finding.encoders
+    assert found.operator is not None
+    encoder, own = open_graph(path).assembled.network.encoder, open(folder).network().encoder
+    assert (encoder.order, len(encoder.blocks)) == (own.order, len(own.blocks))
+    ids = np.random.default_rng(3).integers(5, 97, (2, 11))
+    got, want = (fusebert.load(one, "fp32").run(ids)["last_hidden_state"] for one in (path, folder))
+    assert np.array_equal(got, want)
+    for precision in ("bf16", "int8"):
+        again = tmp_path / f"{precision}{suffix}"
+        report = fusebert.optimize(path, again, precision, target)
+        assert report.data()["verdict"] == "same answers within tolerance"

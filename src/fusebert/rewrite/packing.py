@@ -34,6 +34,7 @@ from fusebert.values.blocks import Encoder
 from fusebert.values.network import Head, Network
 from fusebert.values.operator import Operator
 from fusebert.values.plan import make_plan
+from fusebert.values.precision import PRECISIONS
 from fusebert.values.target import Fused, Target
 from fusebert.values.traverse import layers
 
@@ -138,11 +139,13 @@ def packed_encoder(
     """The encoder with its weights in the types of a precision, and notes; int8 is smoothed unless ranges are fixed."""
     if ranges is None and stays(found, precision) and (operator := read_operator(finding.raised, found)):
         return convert_encoder(operator.encoder, operator.plan), ()
-    plan = make_plan(precision, 2 * len(found.layers), ranges)
-    if plan.decoder != "s8" or ranges is not None:
-        return convert_encoder(read_encoder(finding.raised, found), plan), ()
-    encoder, notes = smoothed_encoder(finding, found, threads)
-    return convert_encoder(encoder, plan), notes
+    notes: tuple[str, ...] = ()
+    int8 = PRECISIONS[precision].int8
+    if not int8 or ranges is not None:
+        encoder = read_encoder(finding.raised, found)
+    else:
+        encoder, notes = smoothed_encoder(finding, found, threads)
+    return convert_encoder(encoder, make_plan(precision, len(encoder.blocks), ranges)), notes
 
 
 def fuse_network(network: Network, target: Fused, floats: bool = False) -> Operator:

@@ -12,15 +12,25 @@ from typing import Any
 
 import numpy as np
 
+from fusebert.engine.quantize import convert_encoder
 from fusebert.errors import FusebertError, UnsupportedError
-from fusebert.formats.tensorflow.bert_layers import compact_weights
-from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, WEIGHTS, precision_types, typed
+from fusebert.formats.tensorflow.bert_layers import compact_weights, node_of
+from fusebert.formats.tensorflow.bert_op import ATTRIBUTES, FORM, WEIGHTS, precision_types, typed
 from fusebert.formats.tensorflow.edit import Editor, NewNode
 from fusebert.formats.tensorflow.file import TensorFlowFile
 from fusebert.formats.tensorflow.scope import Edge
 from fusebert.formats.tensorflow.serving import only_serving
 from fusebert.formats.tensorflow.types import Type
-from fusebert.match import Cut, Finding, Layer, hiding_value, is_rounded, read_operator, shown_as_is
+from fusebert.match import (
+    Cut,
+    Finding,
+    Layer,
+    hiding_value,
+    is_rounded,
+    read_encoder,
+    read_operator,
+    shown_as_is,
+)
 from fusebert.ops.graph import Array, Graph
 from fusebert.rewrite.bert import Reach, call_of, encoder_attributes
 from fusebert.rewrite.packing import (
@@ -35,6 +45,8 @@ from fusebert.rewrite.packing import (
 )
 from fusebert.source import TensorFlowSource
 from fusebert.values.blocks import Encoder
+from fusebert.values.operator import Operator
+from fusebert.values.plan import make_plan
 from fusebert.values.precision import PRECISIONS
 from fusebert.values.target import FusedTensorFlow
 from fusebert.values.traverse import is_norm
@@ -90,34 +102,77 @@ class _Edit:
 
 def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: FusedTensorFlow) -> tuple[str, ...]:
     """Adds the node to an edit; returns notes."""
-    cut, found, nodes = place.cut, place.cut.found, edit.nodes
+    cut, found = place.cut, place.cut.found
+    if found.operator is not None and found.operator.op == FORM:
+        return _add_form(edit, place, name, padding, target)
     layers = range(len(found.layers))
     compact = target.compact or is_rounded(place.finding.raised, found)
     store = _compact_weights if compact else _float_weights
     weights, own, notes = store(edit, place, name, target)
-    mask, mask_type = place.mask(name, nodes)
     attributes = {
         **encoder_attributes(found, layers), **precision_types(target.precision), "Padding": padding,
-        "NumThreads": target.threads or 0, "MaskT": mask_type, "AdditiveMask": cut.mask_kind == "additive", **own,
+        "NumThreads": target.threads or 0, **own,
     }  # fmt: skip
-    if cut.mask_kind == "rows" and (value := hiding_value(place.finding.raised, found.mask.added)) is not None:
-        attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
     if target.ranges is not None:
         attributes["QuantizationFactors"] = [float(number) for number in target.ranges.ravel()]
     elif found.operator and stays(found, target.precision):
         attributes |= {name: found.operator.attributes[name] for name in _KEPT if name in found.operator.attributes}
     if cut.taps:
         attributes["NumHiddenStates"] = len(layers)
-    operation = ("BertCompact" if compact else "Bert") + ("HiddenStates" if cut.taps else "")
-    known = {key: value for key, value in attributes.items() if key in ATTRIBUTES[operation]}
-    nodes.append(NewNode(operation, name, (place.local(cut.rows), mask, *weights), typed(known)))
+    _put(
+        edit,
+        place,
+        name,
+        ("BertCompact" if compact else "Bert") + ("HiddenStates" if cut.taps else ""),
+        weights,
+        attributes,
+    )
+    return notes
+
+
+def _add_form(edit: _Edit, place: _Place, name: str, padding: str, target: FusedTensorFlow) -> tuple[str, ...]:
+    """The same with the op that carries every form; its weights are new constants."""
+    found, raised = place.cut.found, place.finding.raised
+    compact, fixed = target.compact or is_rounded(raised, found), target.ranges is not None
+    notes: tuple[str, ...] = ()
+    kept = read_operator(raised, found) if stays(found, target.precision) and not fixed else None
+    if kept is not None:
+        encoder, plan = kept.encoder, kept.plan
+    else:
+        if PRECISIONS[target.precision].int8 and not fixed:
+            encoder, notes = smoothed_encoder(place.finding, found, target.threads, floats=not compact)
+        else:
+            encoder = read_encoder(raised, found)
+        plan = make_plan(target.precision, len(encoder.blocks), target.ranges)
+    made = Operator(convert_encoder(encoder, plan) if compact else encoder, plan, padding)
+    op, arrays, own = node_of(made, compact)
+    known: dict[int, str] = {}
+    for number, array in enumerate(arrays):
+        if id(array) not in known:
+            floats = array if array.dtype == np.int8 else np.asarray(array, np.float32)
+            known[id(array)] = place.constant(f"{name}/weight_{number}", floats, edit.nodes)
+    weights = tuple(known[id(array)] for array in arrays)
+    edit.stored[name] = weights, own["WeightTypes"]
+    states = {"NumHiddenStates": len(found.layers) if place.cut.taps else 0}
+    _put(edit, place, name, op, weights, {**own, **states, "Padding": padding, "NumThreads": target.threads or 0})
+    return notes
+
+
+def _put(edit: _Edit, place: _Place, name: str, op: str, weights: tuple[str, ...], attributes: dict[str, Any]) -> None:
+    """Adds a node, with what its mask says, in place of the encoder."""
+    cut, found = place.cut, place.cut.found
+    mask, mask_type = place.mask(name, edit.nodes)
+    attributes |= {"MaskT": mask_type, "AdditiveMask": cut.mask_kind == "additive"}
+    if cut.mask_kind == "rows" and (value := hiding_value(place.finding.raised, found.mask.added)) is not None:
+        attributes["MaskValue"] = float(np.clip(value, _LOWEST, 0))  # decides what a sequence gets that is all hidden
+    known = {key: value for key, value in attributes.items() if key in ATTRIBUTES[op]}
+    edit.nodes.append(NewNode(op, name, (place.local(cut.rows), mask, *weights), typed(known)))
     made = [(cut.outputs[0], "encoded", 0, 0)]
     made += [(tap, "hidden_states", i, 1 + i) for tap, i in zip(cut.outputs[1:], cut.taps, strict=True)]
     edit.instead |= {
         place.local(tensor): f"{name}:{output}:{i}" if edit.function else f"{name}:{flat}"
         for tensor, output, i, flat in made
     }
-    return notes
 
 
 def _float_weights(

@@ -105,25 +105,27 @@ class OnnxWords(Spelling):
         return self.say("Mul", self.say("MatMul", query, turned), self.number(scale))
 
     def repeat_heads(self, x: str, times: int) -> str:
-        one = self.say("Unsqueeze", x, self.constant([2]))
-        several = self.say("Concat", *[one] * times, axis=2)
-        return self.say("Reshape", several, self.say("Mul", self.say("Shape", x), self.constant([1, times, 1, 1])))
+        shape = self.say("Shape", x)
+        begin, end = (self.say("Slice", shape, self.constant([a]), self.constant([b])) for a, b in ((0, 2), (2, 4)))
+        wide = self.say("Concat", begin, self.constant([times]), end, axis=0)
+        several = self.say("Expand", self.say("Unsqueeze", x, self.constant([2])), wide)
+        return self.say("Reshape", several, self.say("Mul", shape, self.constant([1, times, 1, 1])))
 
     def rotate(self, x: str, frequencies: Array, positions: None = None) -> str:  # noqa: ARG002
         half = len(frequencies)
         first, second = (self._part(x, begin, begin + half) for begin in (0, half))
         angles = self.weight(frequencies)
         cos, sin = (self.once((angles, turn), partial(self._turn, turn, angles)) for turn in ("Cos", "Sin"))
-        left = self.say("Sub", self.say("Mul", first, cos), self.say("Mul", second, sin))
-        right = self.say("Add", self.say("Mul", second, cos), self.say("Mul", first, sin))
-        return self.say("Concat", left, right, axis=-1)
+        turned = self.say("Concat", self.say("Neg", second), first, axis=-1)  # as exporters of torch's models spell it
+        return self.say("Add", self.say("Mul", x, cos), self.say("Mul", turned, sin))
 
     def _part(self, x: str, begin: int, end: int) -> str:
         return self.say("Slice", x, self.constant([begin]), self.constant([end]), self.constant([-1]))
 
     def _turn(self, turn: str, frequencies: str) -> str:
         places = self.say("Cast", self.say("Unsqueeze", self.places(), self.constant([1])), to=NUMBERS["float32"])
-        return self.say(turn, self.say("Mul", places, frequencies))
+        angles = self.say("Mul", places, frequencies)
+        return self.say(turn, self.say("Concat", angles, angles, axis=-1))
 
     def length(self) -> str:
         """How many tokens a sequence has."""

@@ -50,7 +50,7 @@ class _Words:
 
     def __init__(self, e: Emitter, rows: str, tokens: str = "") -> None:
         self._e, self._rows, self._tokens = e, rows, tokens
-        self._rows_of_tables = 0
+        self._rows_of_tables, self._made_places = 0, ""
 
     def linear(self, x: str, weight: str, bias: str) -> str:
         product = self._e.matmul(x, str(weight), transpose_a=False, transpose_b=True)
@@ -114,37 +114,41 @@ class _Words:
         return e.mul(normed, str(gain)) if gain else normed
 
     def repeat_heads(self, x: str, times: int) -> str:
-        e = self._e
-        several = e.concat(*[e.unsqueeze(x, e.constant([2]))] * times, axis=2)
-        shape = e.mul(e.emit("shape", x, to="int64"), e.constant([1, times, 1, 1]))
-        return e.reshape(several, shape, zero_copies=False)
+        e, shape = self._e, self._e.emit("shape", x, to="int64")
+        begin, end = (e.slice(shape, e.constant([first]), e.constant([last])) for first, last in ((0, 2), (2, 4)))
+        wide = e.expand(e.unsqueeze(x, e.constant([2])), e.concat(begin, e.constant([times]), end, axis=0))
+        return e.reshape(wide, e.mul(shape, e.constant([1, times, 1, 1])), zero_copies=False)
 
-    def _places(self, x: str) -> str:
-        """0, 1, 2 and so on, for `[batch, heads, tokens, size]` or scores."""
+    def _places(self) -> str:
+        """0, 1, 2 and so on, for every token of a sequence."""
         e = self._e
-        tokens = e.gather(e.emit("shape", x, to="int64"), e.constant(2), axis=0, batch_dims=0)
-        return e.range(e.constant(0), tokens, e.constant(1))
+        if not self._made_places:
+            if self._tokens:
+                tokens = e.squeeze(self._tokens, e.constant([0]))
+            else:
+                tokens = e.gather(e.emit("shape", self._rows, to="int64"), e.constant(1), axis=0, batch_dims=0)
+            self._made_places = e.range(e.constant(0), tokens, e.constant(1))
+        return self._made_places
 
     def rotate(self, x: str, frequencies: str, positions: None = None) -> str:  # noqa: ARG002
         e, half = self._e, len(frequencies)
         first = e.slice(x, e.constant([0]), e.constant([half]), e.constant([-1]))
         second = e.slice(x, e.constant([half]), e.constant([2 * half]), e.constant([-1]))
-        places = e.cast(e.unsqueeze(self._places(x), e.constant([1])), to="float32")
+        places = e.cast(e.unsqueeze(self._places(), e.constant([1])), to="float32")
         angles = e.mul(places, str(frequencies))
-        cos, sin = e.cos(angles), e.sin(angles)
-        left = e.sub(e.mul(first, cos), e.mul(second, sin))
-        return e.concat(left, e.add(e.mul(second, cos), e.mul(first, sin)), axis=-1)
+        both = e.concat(angles, angles, axis=-1)
+        return e.add(e.mul(x, e.cos(both)), e.mul(e.concat(e.neg(second), first, axis=-1), e.sin(both)))
 
-    def _distances(self, x: str, most: int) -> str:
+    def _distances(self, most: int) -> str:
         """Query minus key position, at most so much, counted from the least."""
-        e, places = self._e, self._places(x)
+        e, places = self._e, self._places()
         whole = e.sub(e.unsqueeze(places, e.constant([1])), e.unsqueeze(places, e.constant([0])))
         return e.add(e.minimum(e.maximum(whole, e.constant(-most)), e.constant(most)), e.constant(most))
 
     def distance_bias(self, table: str, scores: str, positions: None = None) -> str:  # noqa: ARG002
         e = self._e
         reach = e.weights[e.unchanged(table)].shape[1] // 2
-        index = e.sub(e.constant(2 * reach), self._distances(scores, reach))
+        index = e.sub(e.constant(2 * reach), self._distances(reach))
         return e.gather(str(table), index, axis=1, batch_dims=0)
 
     def by_distance(
@@ -161,7 +165,7 @@ class _Words:
         if farthest > _FARTHEST:
             raise Refused(f"distances of up to {farthest} are not supported")
         rows = distance_buckets(np.arange(-farthest, farthest + 1), buckets, reach, middle)
-        index = e.gather(e.constant(rows), self._distances(x, farthest), axis=0, batch_dims=0)
+        index = e.gather(e.constant(rows), self._distances(farthest), axis=0, batch_dims=0)
         if of_keys:
             index = e.transpose(index, e.constant([1, 0]))
         shape = e.emit("shape", x, to="int64")
@@ -171,7 +175,7 @@ class _Words:
         return e.transpose(taken, e.constant([0, 1, 3, 2])) if of_keys else taken
 
     def window(self, scores: str, positions: None = None, *, window: int) -> str:  # noqa: ARG002
-        e, places = self._e, self._places(scores)
+        e, places = self._e, self._places()
         distances = e.abs(e.sub(e.unsqueeze(places, e.constant([1])), e.unsqueeze(places, e.constant([0]))))
         near = e.less_equal(distances, e.constant(window))
         return e.where(near, scores, e.constant(float("-inf"), "float32"))
