@@ -189,11 +189,14 @@ fb_status fb_quantize(const fb_matrix* given, int8_t* values, float* scales, fb_
     const fb_matrix matrix = checked(given, "matrix");
     need(values, "values"), need(scales, "scales");
     const Kernels& table = kernels();
-    Pool::Turn(pool).run(matrix.rows, [&](int64_t row, Arena& arena) {
-      float* floats = arena.take<float>(matrix.columns);
-      read_row(matrix, row, floats);
-      check_finite(floats, matrix.columns, "row " + std::to_string(row));
-      scales[row] = table.quantize_weights(floats, matrix.columns, values + row * matrix.columns);
+    Pool::Turn(pool).run((matrix.rows + kReadRows - 1) / kReadRows, [&](int64_t task, Arena& arena) {
+      const int64_t begin = task * kReadRows, count = std::min(kReadRows, matrix.rows - begin), width = matrix.columns;
+      float* floats = arena.take<float>(count * width);
+      read_rows(matrix, begin, count, floats);
+      for (int64_t row = begin; row < begin + count; ++row, floats += width) {
+        check_finite(floats, width, "row " + std::to_string(row));
+        scales[row] = table.quantize_weights(floats, width, values + row * width);
+      }
     });
   });
 }

@@ -1,4 +1,4 @@
-// How a product is cut into tasks for threads: numbers in, numbers out.
+// How a batch is cut into waves, and a product into tasks for threads: numbers in, numbers out.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -6,6 +6,15 @@
 #include "kernels.h"
 
 namespace fusebert {
+
+// Of the rows that are left, how many go through all layers together. Two whole blocks for each thread are enough to
+// share out, and their buffers leave most of the last-level cache to the weights that pass by; what is left is not much
+// less than a wave.
+inline int64_t wave_rows(int64_t left, int64_t threads) {
+  constexpr int64_t kFewest = 4 * kBlockRows, kOfThread = 2 * kBlockRows;
+  const int64_t most = std::max(kFewest, kOfThread * threads);
+  return 2 * left <= 3 * most ? left : most;
+}
 
 // Where rows are many, each thread takes whole blocks (`own`), whose strips of columns others help with at the end.
 // Where they are few, all threads share the strips of some blocks, of which so many are under way at once, each

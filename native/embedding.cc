@@ -48,13 +48,13 @@ void Embedding::run(int64_t rows, const int64_t* ids, const int64_t* positions, 
   turn.run((rows + kBlock - 1) / kBlock, [&](int64_t task, Arena& arena) {
     float* part = arena.take<float>(width);
     const auto add = [&](const fb_matrix& table, int64_t row, float* to) {
-      read_row(table, row, part);
+      read_rows(table, row, 1, part);
       for (int64_t i = 0; i < width; ++i) to[i] += part[i];
     };
     const int64_t first = task * kBlock, count = std::min(kBlock, rows - first);
     for (int64_t r = first; r < first + count; ++r) {
       float* to = output + r * width;
-      read_row(word_, ids[r], to);
+      read_rows(word_, ids[r], 1, to);
       if (token_type_) add(*token_type_, token_types[r], to);
       if (position_) add(*position_, positions[r], to);
       for (int64_t i = 0; scale_ != 1 && i < width; ++i) to[i] *= scale_;

@@ -4,17 +4,14 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "cut.h"
 #include "error.h"
 #include "wave.h"
 
 namespace fusebert {
 namespace {
 
-// Sequences run through all blocks together until they have so many rows; then the next wave begins. The buffers of a
-// wave stay in the last-level cache, every thread has whole blocks of rows, and memory does not grow with the batch.
-constexpr int64_t kWaveRows = 1024, kThreadRows = 128;
-
-// FUSEBERT_WAVE_ROWS, or 0 where it is not set: as many as suit the threads of a call.
+// FUSEBERT_WAVE_ROWS, or 0 where it is not set: as many as suit the threads of a call (cut.h).
 int64_t given_wave_rows() {
   const char* given = std::getenv("FUSEBERT_WAVE_ROWS");
   if (!given || !*given) return 0;
@@ -98,8 +95,9 @@ void Encoder::check(const fb_run& run) const {
 void Encoder::run(const fb_run& run) const {
   check(run);
   Pool::call(run.observer ? nullptr : run.pool, run.host, [&](const Pool::Turn& turn) {
-    const int64_t most = wave_rows_ ? wave_rows_ : std::max(kWaveRows, kThreadRows * turn.threads());
     for (int64_t first = 0, last; first < run.sequences; first = last) {
+      const int64_t left = run.offsets[run.sequences] - run.offsets[first];
+      const int64_t most = wave_rows_ ? wave_rows_ : wave_rows(left, turn.threads());
       for (last = first + 1; last < run.sequences && run.offsets[last + 1] - run.offsets[first] <= most;) ++last;
       Wave(*this, run, turn, first, last).run();
     }

@@ -116,19 +116,22 @@ void Product::pack(const Kernels& kernels, const Linear& part, int64_t first, co
     check_finite(part.bias, weight.rows, name + " bias");
     std::copy_n(part.bias, weight.rows, bias_ + first);
   }
-  constexpr int64_t kChunk = 64;
-  turn.run((weight.rows + kChunk - 1) / kChunk, [&](int64_t task, Arena& arena) {
-    float* row = arena.take<float>(inputs_);
+  const bool in_levels = part.precision == FB_S8 && weight.type == FB_S8;
+  turn.run((weight.rows + kReadRows - 1) / kReadRows, [&](int64_t task, Arena& arena) {
+    const int64_t begin = task * kReadRows, count = std::min(kReadRows, weight.rows - begin);
+    float* rows = arena.take<float>(count * inputs_);
     int8_t* levels = arena.take<int8_t>(inputs_);
-    for (int64_t r = task * kChunk; r < std::min(weight.rows, (task + 1) * kChunk); ++r) {
+    if (!in_levels) read_rows(weight, begin, count, rows);
+    for (int64_t r = begin; r < begin + count; ++r) {
       const int64_t column = first + r;
-      if (part.precision == FB_S8 && weight.type == FB_S8 && take_levels(weight, r, levels)) {
+      float* const row = rows + (r - begin) * inputs_;
+      if (in_levels && take_levels(weight, r, levels)) {
         const float largest = 127 * weight.scales[r];
         check_finite(&largest, 1, name + " weight row " + std::to_string(r));
         place_levels(levels, column, weight.scales[r]);
         continue;
       }
-      read_row(weight, r, row);
+      if (in_levels) read_rows(weight, r, 1, row);
       if (factors_ && weight.type != FB_S8)
         for (int64_t i = 0; i < inputs_; ++i) row[i] *= part.input_scales[i];
       check_finite(row, inputs_, name + " weight row " + std::to_string(r));

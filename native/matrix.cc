@@ -1,5 +1,6 @@
 #include "matrix.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "error.h"
@@ -11,13 +12,22 @@ namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 24;  // of any one size: far beyond every model, far below overflow
 
+// convert(number, row) of some rows. Where the numbers of a row lie apart, those of its neighbours lie beside them: a
+// square of both is read before the cache has lost its lines.
 template <class T, class Convert>
-void read_as(const fb_matrix& matrix, int64_t row, float* to, Convert convert) {
-  const T* from = static_cast<const T*>(matrix.data) + row * matrix.row_stride;
-  if (matrix.column_stride == 1)
-    for (int64_t i = 0; i < matrix.columns; ++i) to[i] = convert(from[i]);
-  else
-    for (int64_t i = 0; i < matrix.columns; ++i) to[i] = convert(from[i * matrix.column_stride]);
+void read_as(const fb_matrix& matrix, int64_t first, int64_t count, float* to, Convert convert) {
+  const T* const from = static_cast<const T*>(matrix.data);
+  const int64_t width = matrix.columns, across = matrix.column_stride == 1 ? width : kReadRows;
+  for (int64_t column = 0; column < width; column += across)
+    for (int64_t row = 0; row < count; row += kReadRows)
+      for (int64_t r = row; r < std::min(row + kReadRows, count); ++r) {
+        const T* const own = from + (first + r) * matrix.row_stride;
+        const int64_t end = std::min(column + across, width);
+        if (matrix.column_stride == 1)
+          for (int64_t i = column; i < end; ++i) to[r * width + i] = convert(own[i], first + r);
+        else
+          for (int64_t i = column; i < end; ++i) to[r * width + i] = convert(own[i * matrix.column_stride], first + r);
+      }
 }
 
 }  // namespace
@@ -43,15 +53,14 @@ fb_matrix checked(const fb_matrix* given, const std::string& name) {
   return matrix;
 }
 
-void read_row(const fb_matrix& matrix, int64_t row, float* to) {
+void read_rows(const fb_matrix& matrix, int64_t first, int64_t count, float* to) {
   switch (matrix.type) {
-    case FB_F32: return read_as<float>(matrix, row, to, [](float x) { return x; });
-    case FB_BF16: return read_as<uint16_t>(matrix, row, to, bf16_value);
-    case FB_F16: return read_as<uint16_t>(matrix, row, to, half_value);
-    default: {
-      const float scale = matrix.scales[row];
-      return read_as<int8_t>(matrix, row, to, [scale](int8_t x) { return static_cast<float>(x) * scale; });
-    }
+    case FB_F32: return read_as<float>(matrix, first, count, to, [](float x, int64_t) { return x; });
+    case FB_BF16: return read_as<uint16_t>(matrix, first, count, to, [](uint16_t x, int64_t) { return bf16_value(x); });
+    case FB_F16: return read_as<uint16_t>(matrix, first, count, to, [](uint16_t x, int64_t) { return half_value(x); });
+    default:
+      return read_as<int8_t>(matrix, first, count, to,
+                             [&](int8_t x, int64_t row) { return static_cast<float>(x) * matrix.scales[row]; });
   }
 }
 

@@ -94,9 +94,24 @@ void test_short_rows_are_not_cut() {
   CHECK(fusebert::cut(128, 8, 16, 2).own && fusebert::cut(1, 8, 16, 1).own);
 }
 
+// A wave has whole blocks for every thread and is bounded, whatever the batch; none that comes last is a small rest.
+void test_waves_suit_the_threads() {
+  for (const int64_t threads : {1, 2, 8, 64})
+    for (const int64_t rows : {1, 100, 500, 1024, 5000, 100000}) {
+      where = std::to_string(rows) + " rows, " + std::to_string(threads) + " threads";
+      for (int64_t left = rows, wave = 0; left > 0; left -= wave) {
+        wave = fusebert::wave_rows(left, threads);
+        CHECK(wave > 0 && wave <= left && wave <= std::max<int64_t>(576, 288 * threads));
+        CHECK(wave >= std::min(rows, threads * 96));
+        CHECK(wave == left || wave % (threads * 96) == 0);
+      }
+    }
+}
+
 }  // namespace
 
 int main() {
+  test_waves_suit_the_threads();
   test_threads_share_the_work();
   test_short_rows_are_not_cut();
   return verdict();

@@ -1,6 +1,6 @@
 """Memory: a bound in bytes -> how many tokens may run together. It counts what a call takes beside the weights, what it
 is given and what it gives: rows before and after the encoder, the buffers of a wave of rows, and for each thread the
-keys and values of a head. native/wave.cc and native/attention.cc say what they take; docs/memory.md has a table."""
+keys and values of a head. native/cut.h, wave.cc and attention.cc say what they take; docs/memory.md has a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusebert.values.blocks import Attention
 from fusebert.values.network import Network
 
 _FLOAT = 4
-_WAVE, _WAVE_OF_THREAD = 1024, 128  # rows that run through all blocks together, unless one sequence is longer
+_WAVE, _WAVE_OF_THREAD = 576, 288  # rows that run through all blocks together at most, unless one sequence is longer
 _QUERIES = 48  # rows of scores at a time
 _GROWTH = 2  # times: arenas keep what they grew out of until the next call
 _TOKEN = 256  # bytes: ids, types and places, as they come and as they are sorted
