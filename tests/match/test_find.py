@@ -12,13 +12,13 @@ import zoo
 import fusebert
 from fusebert.engine.model import Model
 from fusebert.errors import UnsupportedError
-from fusebert.match import EACH, FIRST, MASKED, SCORE, UNMASKED, Finding, assemble, cut
+from fusebert.match import EACH, FIRST, MASKED, SCORE, UNMASKED, Finding, assemble, beyond_bert_layers
 from fusebert.ops.graph import Graph, Weight
 from fusebert.ops.vocabulary import evaluate
 from fusebert.values.plan import make_plan
 
 GOOD = [name for name, entry in zoo.ZOO.items() if not entry.refused]
-FORMS = ("pre_norm", "rms_norm", "relative positions")  # that operators do not carry, but a stand-alone model does
+FORMS = ("pre_norm", "rms_norm", "relative positions")  # beyond BERT's, which stock kernels do not carry
 OTHER = [name for name, entry in zoo.ZOO.items() if entry.refused in FORMS and name != "refuse-vit"]
 ALONE = [*OTHER, "strange-turned"]  # of which the second layer is pre-norm
 REFUSED = [name for name, entry in zoo.ZOO.items() if entry.refused and name not in OTHER]
@@ -112,12 +112,11 @@ def test_the_stand_alone_model_gives_the_frameworks_answers(name):
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_form_that_operators_do_not_carry_is_found_for_a_stand_alone_model(name):
+def test_a_form_beyond_berts_is_found(name):
     entry, finding = zoo.get(name), found(name)
     (encoder,) = finding.encoders
     assert not finding.misses
-    with pytest.raises(UnsupportedError, match="which are not replaced inside a graph yet"):
-        cut(finding, encoder)
+    assert beyond_bert_layers(encoder)
     if name == "refuse-native-pre-norm":
         with pytest.raises(UnsupportedError, match="embeddings that are not supported"):
             assemble(finding)

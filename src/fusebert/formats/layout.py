@@ -84,6 +84,11 @@ def read_layout(where: str, text: str, names: Sequence[str], array: Callable[[st
     return made
 
 
+def has_window(text: str) -> bool:
+    """Whether a layout says that some attention sees only so far."""
+    return any(word.startswith("window=") for line in text.splitlines() for word in line.split(" "))
+
+
 def layout_inputs(where: str, text: str) -> tuple[str, ...]:
     """What the weights of a layout are called."""
     return tuple(_fields(where, text)[1])

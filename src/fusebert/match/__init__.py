@@ -4,7 +4,7 @@ docs/finder.md says how it works."""
 from __future__ import annotations
 
 from fusebert.match.assemble import Assembled, assemble, read_encoder
-from fusebert.match.cut import Cut, check_carried, cut, embedded, is_flat, shown_as_is
+from fusebert.match.cut import Cut, beyond_bert_layers, cut, embedded, is_flat, shown_as_is
 from fusebert.match.dialects.tensorflow import EFFECTS as TENSORFLOW_EFFECTS
 from fusebert.match.embeddings import MOST_KINDS, read_embeddings
 from fusebert.match.emitter import dtype_of
@@ -62,7 +62,7 @@ __all__ = [
     "Refused",
     "RuleRow",
     "assemble",
-    "check_carried",
+    "beyond_bert_layers",
     "computed",
     "cut",
     "dtype_of",

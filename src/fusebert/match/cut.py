@@ -3,15 +3,19 @@ are laid out. Knows no file format; whoever writes files puts the operator there
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusebert.errors import UnsupportedError
 from fusebert.match import axes as ax
 from fusebert.match.axes import Group
+from fusebert.match.embeddings import read_embeddings
 from fusebert.match.findings import Finding, FoundEncoder, Lifted, Match
 from fusebert.match.patterns import FREQUENCIES
 from fusebert.ops.graph import Graph, TensorType
+
+_ANY = sys.maxsize  # so many tokens are any number
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Cut:
 
 def cut(finding: Finding, found: FoundEncoder) -> Cut:
     """Where an encoder can be cut out; raises UnsupportedError with the reason where it cannot."""
-    check_carried(found)
+    _check_distances(finding, found)
     if found.inner_taps:
         raise UnsupportedError(
             f"{found.inner_taps[0]} is inside a layer, and other nodes read it; a fused layer gives only its result"
@@ -58,14 +62,27 @@ def cut(finding: Finding, found: FoundEncoder) -> Cut:
     return Cut(found, rows, flat, mask, kind, finding.translated.types.get(mask), outputs, taps, dtype, rounding)
 
 
-def check_carried(found: FoundEncoder) -> None:
-    """Raises UnsupportedError with what an encoder has beside layers as BERT's, which alone are replaced in a graph."""
+def beyond_bert_layers(found: FoundEncoder) -> tuple[str, ...]:
+    """What an encoder has beside layers as BERT's, in words."""
     told = [words for layer in found.layers for block in layer.blocks for words in _unlike(block)]
     told += ["a norm after the last layer"] * (found.final is not None)
-    if told:
+    return tuple(dict.fromkeys(told))
+
+
+def _check_distances(finding: Finding, found: FoundEncoder) -> None:
+    """Raises UnsupportedError where the graph takes longer texts than its numbers by distance are known for. A
+    stand-alone model refuses those texts; an operator in a graph does not."""
+    known = min((block.distances.longest or _ANY for layer in found.layers for block in layer.blocks), default=_ANY)
+    if known == _ANY or finding.raised.fixed_sizes.get(1, _ANY) <= known:
+        return
+    try:
+        longest = read_embeddings(finding.raised, found)[0].longest
+    except UnsupportedError:
+        longest = _ANY
+    if longest > known:
         raise UnsupportedError(
-            f"the encoder has {', '.join(dict.fromkeys(told))}, which are not replaced inside a graph yet; a "
-            "stand-alone model has them: --for standalone"
+            f"what is added to its scores by distance is known for texts of up to {known} tokens, and the graph takes "
+            "longer ones; a stand-alone model refuses those: --for standalone"
         )
 
 

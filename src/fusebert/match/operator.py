@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusebert.errors import UnsupportedError
+from fusebert.formats.layout import has_window
 from fusebert.formats.onnx import encoder_op
 from fusebert.formats.tensorflow import bert_layers
 from fusebert.formats.tensorflow.bert_op import FUSED, precision_of, with_defaults
@@ -49,10 +50,16 @@ def operator_settings(found: FoundEncoder) -> tuple[str, str] | None:
 
 
 def skips_hidden(graph: Graph) -> bool:
-    """Whether a fused operator in a graph leaves zeros at hidden positions."""
+    """Whether a fused operator in a graph gives something of its own at hidden positions: zeros, or, through a window
+    that may show them nothing, what no two frameworks give."""
     bodies = (graph, *graph.functions.values())
     fused = (node for body in bodies for node in body.nodes if node.op in (encoder_op.NAME, *FUSED))
-    return any(_settings(node)[1] != "compute" for node in fused)
+    return any(_settings(node)[1] != "compute" or has_window(_layout(node)) for node in fused)
+
+
+def _layout(node: Node) -> str:
+    given = node.attributes.get("layout", node.attributes.get("Layout", ""))
+    return given.decode("utf-8", "replace") if isinstance(given, bytes) else str(given)
 
 
 def _settings(node: Node) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from fusebert.formats.tensorflow.bert_op import WEIGHTS, precision_types, typed
 from fusebert.formats.tensorflow.messages import message, set_attribute
 from fusebert.formats.tensorflow.scope import Edge, Scope
 from fusebert.formats.tensorflow.types import RESOURCE, dtype_name
-from fusebert.match import Finding, FoundEncoder, Layer, check_carried, computed, find, hiding_value, is_flat
+from fusebert.match import Finding, FoundEncoder, Layer, beyond_bert_layers, computed, find, hiding_value, is_flat
 from fusebert.ops.graph import Array, Graph
 from fusebert.recipes.locate import Locator
 from fusebert.recipes.pattern import Occurrence, Output, Pattern
@@ -81,7 +81,8 @@ class _Derivation:
     def __init__(
         self, pattern: Pattern, place: Occurrence, graph: Graph, finding: Finding, found: FoundEncoder
     ) -> None:
-        check_carried(found)
+        if more := beyond_bert_layers(found):
+            raise UnsupportedError(f"the encoder has {', '.join(more)}, which the op `Bert` does not compute")
         self._pattern, self._place, self._finding, self._found = pattern, place, finding, found
         self._raised = finding.raised
         body = graph.functions[found.function] if found.function else graph

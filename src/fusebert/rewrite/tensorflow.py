@@ -25,6 +25,7 @@ from fusebert.match import (
     Cut,
     Finding,
     Layer,
+    beyond_bert_layers,
     hiding_value,
     is_rounded,
     read_encoder,
@@ -103,7 +104,7 @@ class _Edit:
 def _add_bert(edit: _Edit, place: _Place, name: str, padding: str, target: FusedTensorFlow) -> tuple[str, ...]:
     """Adds the node to an edit; returns notes."""
     cut, found = place.cut, place.cut.found
-    if found.operator is not None and found.operator.op == FORM:
+    if beyond_bert_layers(found) or (found.operator is not None and found.operator.op == FORM):
         return _add_form(edit, place, name, padding, target)
     layers = range(len(found.layers))
     compact = target.compact or is_rounded(place.finding.raised, found)
